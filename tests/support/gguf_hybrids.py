@@ -28,7 +28,9 @@ def parts(key: str, values: Tensor, config: PretrainedConfig) -> Iterator[tuple[
         key = key.replace("pre_ff_layernorm", "post_attention_layernorm")
     key = key.replace("block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight")
     key = key.replace("block_sparse_moe.experts", "mlp.experts").replace(".dt_bias", ".dt_proj.bias")
-    if "linear_attn" in key:
+    if config.model_type == "kimi_linear" and (found := _of_kimi(key, values, config)):
+        yield from found
+    elif "linear_attn" in key:
         yield from _of_delta(key, values, config)
     elif key.endswith(("A_log", ".D")):
         yield key, (-values.exp() if key.endswith("A_log") else values)[:, None]
@@ -49,6 +51,18 @@ def parts(key: str, values: Tensor, config: PretrainedConfig) -> Iterator[tuple[
         yield key, values + 1
     else:
         yield key, values
+
+
+def _of_kimi(key: str, values: Tensor, config: PretrainedConfig) -> list[tuple[str, Tensor]]:
+    if key.endswith("A_log"):
+        return [(key, -values.exp())]
+    if "conv1d" in key:
+        return [(key, values[None])]
+    if not key.endswith("kv_b_proj.weight"):
+        return []
+    heads = values.view(config.num_attention_heads, -1, values.shape[1])
+    keys, values = heads.split_with_sizes([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+    return [(key.replace("kv_b", "k_b"), keys.transpose(1, 2)), (key.replace("kv_b", "v_b"), values)]
 
 
 def _of_shared_mlp(key: str, values: Tensor, *, has_experts: bool) -> Iterator[tuple[str, Tensor]]:

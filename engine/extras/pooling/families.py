@@ -33,6 +33,7 @@ ENCODERS = {
     "ModernBertForSequenceClassification": Encoder(
         ".modernbert", "ModernBERT, scores", "Alibaba-NLP/gte-reranker-modernbert-base"
     ),
+    "Gemma3TextModel": Encoder(".embedding_gemma", "EmbeddingGemma", "google/embeddinggemma-300m"),
     "NomicBertModel": Encoder(".nomic_bert", "Nomic", "nomic-ai/nomic-embed-text-v1.5"),
 }
 _SCORES, _BASE = "ForSequenceClassification", "Model"

@@ -106,7 +106,7 @@ class Pooler(EnginePart):
         self.pooling_type = settings.pooling_type or files.pooling_type or default
         self._normalize = settings.normalize if settings.normalize is not None else files.normalize is not False
         self._use_activation = settings.use_activation is not False
-        self._embed_head: Head = chain(list(files.dense))
+        self._embed_head: Head = chain([*getattr(model, "embed_heads", ()), *files.dense])
         self._class_head = self._classifier(runner, settings)
         self.score_template = settings.score_template
         if settings.classifier_from_token and not self.score_template:

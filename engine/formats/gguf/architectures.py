@@ -23,7 +23,10 @@ _Parts = Sequence[str | dict[str, Any]]  # names of tables, and rows without a n
 # Tensors that the config is read from.
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 # Tensors whose shape differs from the checkpoint's by dimensions of size 1, or by groups of a vector.
-RESHAPED = ("exp_probs_b", "ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv", "ffn_gate_inp_shexp")
+RESHAPED = (
+    *("exp_probs_b", "ssm_a", "ssm_d", "ssm_norm", "shortconv.conv", "ffn_gate_inp_shexp"),
+    *("ssm_conv1d", "ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"),
+)
 _TABLE = json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8"))
 _FUNCTIONS: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     name.removesuffix("_fields"): function

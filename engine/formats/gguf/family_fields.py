@@ -54,6 +54,17 @@ def latent_fields(keys: Keys) -> dict[str, Any]:
     }
 
 
+def kimi_linear_fields(keys: Keys) -> dict[str, Any]:
+    """Return the kinds of Kimi Linear's layers, and the widths of their heads."""
+    rotated = keys("rope.dimension_count")
+    return {
+        "layer_types": _kinds(keys, "ssm_conv1d_q", "attn_kv_a_mqa"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": keys("attention.key_length_mla") - rotated,
+        "norm_topk_prob": bool(keys("expert_weights_norm", True)),
+    }
+
+
 def deepseek_mixture_fields(keys: Keys) -> dict[str, Any]:
     """Return the sums of experts' weights, and the number of layers without those that predict more than one token."""
     return {
@@ -153,7 +164,7 @@ def stablelm_fields(keys: Keys) -> dict[str, Any]:
     return {"use_parallel_residual": "blk.0.ffn_norm.weight" not in keys.file.tensors}
 
 
-_POOLING = {1: "MEAN", 2: "CLS", 3: "LAST"}  # values of pooling_type
+POOLING = {1: "MEAN", 2: "CLS", 3: "LAST"}  # values of pooling_type
 
 
 def encoder_fields(keys: Keys) -> dict[str, Any]:
@@ -162,7 +173,7 @@ def encoder_fields(keys: Keys) -> dict[str, Any]:
     return {
         "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
         "type_vocab_size": types.shape[0] if types else 1,
-        "pooling_type": _POOLING.get(keys("pooling_type")),
+        "pooling_type": POOLING.get(keys("pooling_type")),
     }
 
 
@@ -198,6 +209,8 @@ def modern_fields(keys: Keys) -> dict[str, Any]:
 _KINDS = {
     "shortconv.conv": "conv",
     "ssm_in": "linear_attention",
+    "ssm_conv1d_q": "linear_attention",
+    "attn_kv_a_mqa": "full_attention",
     "attn_q": "full_attention",
     "ffn_gate_inp": "moe",
     "ffn_up": "mlp",

@@ -4,6 +4,7 @@ from statistics import NormalDist
 from typing import Any
 
 from ...errors import ConfigError
+from .family_fields import POOLING
 from .keys import Keys
 
 
@@ -21,6 +22,16 @@ def gemma3_fields(keys: Keys) -> dict[str, Any]:
     return {
         "rope_theta": keys.number("rope.freq_base") or 1e6,
         "sliding_window_pattern": pattern if isinstance(pattern, int) else None,
+    }
+
+
+def embedding_gemma_fields(keys: Keys) -> dict[str, Any]:
+    """Return EmbeddingGemma's fields, and the widths of the matrices behind its mean."""
+    names = [name for name in ("dense_2.weight", "dense_3.weight") if name in keys.file.tensors]
+    return {
+        "use_bidirectional_attention": True,
+        "pooling_type": POOLING.get(keys("pooling_type")),
+        "dense_widths": {name: keys.file.tensors[name].shape[0] for name in names},
     }
 
 

@@ -91,8 +91,26 @@ def test_a_gguf_file_of_a_reranker_gives_the_same_scores(tmp_path: Path, rng: ra
         np.testing.assert_allclose(output.outputs.probs, expected.outputs.probs, atol=2e-5)
 
 
+def test_a_gguf_file_of_embeddinggemma_has_the_matrices_behind_the_mean(tmp_path: Path, rng: random.Random) -> None:
+    theirs = save_pooled("embedding-gemma", tmp_path / "folder")
+    dense = {f"dense_{number}.weight": torch.randn(*shape) for number, shape in ((2, (96, 64)), (3, (48, 96)))}
+    write_encoder(tmp_path, theirs.config, "gemma-embedding", 0, 1, dense=dense)
+    inputs = prompts(rng, 5)
+    for prompt, output in zip(inputs, LLM(str(tmp_path / "m.gguf"), dtype="float32").embed(inputs), strict=True):
+        mean = states_of(theirs, prompt).mean(0)
+        expected = torch.nn.functional.normalize(dense["dense_3.weight"] @ (dense["dense_2.weight"] @ mean), dim=0)
+        np.testing.assert_allclose(output.outputs.embedding, expected.numpy(), atol=2e-5)
+
+
 def write_encoder(
-    tmp_path: Path, config: Any, architecture: str, num_cut: int, pooling: int, *, modern: bool = False
+    tmp_path: Path,
+    config: Any,
+    architecture: str,
+    num_cut: int,
+    pooling: int,
+    *,
+    modern: bool = False,
+    dense: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write the tensors of a folder, which transformers has saved, in the manner of llama.cpp's converter."""
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", architecture)
@@ -101,7 +119,15 @@ def write_encoder(
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_layer_norm_eps(getattr(config, "norm_eps", None) or config.layer_norm_eps)
+    if is_gemma := architecture == "gemma-embedding":
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(config.head_dim)
+        writer.add_sliding_window(config.to_dict()["sliding_window"])
+        writer.add_sliding_window_pattern(2)
+        writer.add_float32("gemma-embedding.attention.scale", config.query_pre_attn_scalar**-0.5)
+    else:
+        writer.add_layer_norm_eps(getattr(config, "norm_eps", None) or config.layer_norm_eps)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType(pooling))
     if modern:
@@ -113,10 +139,13 @@ def write_encoder(
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     for key, tensor in load_file(tmp_path / "folder/model.safetensors").items():
         plain = key.removeprefix("bert.").removeprefix("roberta.").removeprefix("nomic_bert.")
+        plain, tensor = (f"model.{plain}", tensor + ("norm" in plain)) if is_gemma else (plain, tensor)
         written = names.get_name(plain, try_suffixes=(".weight", ".bias"))
         if written is not None and "pooler" not in plain:
             rows = tensor[num_cut:] if "position_embeddings" in plain else tensor
             writer.add_tensor(written, rows.contiguous().numpy())
+    for key, tensor in (dense or {}).items():
+        writer.add_tensor(key, tensor.numpy())
     for write_part in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
         write_part()
     writer.close()

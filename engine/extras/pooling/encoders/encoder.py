@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ....errors import ConfigError
-from ....execution.models.decoder import Layer
+from ....execution.models.decoder import Decoder, Layer
 from ....execution.models.forward_inputs import Inputs, select
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
 from ....execution.models.layers import Attention, NoNorm, Norm
@@ -19,15 +19,14 @@ from ..families import NoHead
 _ALL = 2**30  # kernels count positions in int32
 
 
-class Encoder(NoHead, LayerNormDecoder):
-    """LayerNorm after attention and after the MLP, like BERT."""
+class Bidirectional(NoHead, Decoder):
+    """Model whose tokens see their whole row, in a layer with a window as far ahead as behind."""
 
-    partial_rotary = True
     pooling_type = "CLS"  # where the folder says nothing
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().normalize_config(raw), "is_encoder_only": True}
+        return {"is_encoder_only": True, **super().normalize_config(raw)}
 
     def _load(self) -> None:
         if not self._parallel.is_whole:
@@ -35,12 +34,18 @@ class Encoder(NoHead, LayerNormDecoder):
         super()._load()
         self.pooling_type = self.config.hf_config.get("pooling_type") or self.pooling_type  # a GGUF's
 
+    def _load_attention(self, index: int) -> Attention:
+        attention, window = super()._load_attention(index), self.config.sliding_windows[index]
+        return replace(attention, args=attention.args._replace(lookahead=window - 1 if window else _ALL))
+
+
+class Encoder(Bidirectional, LayerNormDecoder):
+    """LayerNorm after attention and after the MLP, like BERT."""
+
+    partial_rotary = True
+
     def _load_norm(self, name: str) -> Norm:
         return NoNorm() if name == f"{self._prefix}{self.names.norm}" else super()._load_norm(name)
-
-    def _load_attention(self, index: int) -> Attention:
-        attention = super()._load_attention(index)
-        return replace(attention, args=attention.args._replace(lookahead=_ALL))
 
     def _run_layer(
         self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Any, kept: Tensor | None = None

@@ -1,7 +1,6 @@
 """ModernBERT (Warner et al. 2024): rotary positions, norms before each part, GEGLU, windows in two layers of three."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from ....execution.models.decoder import Decoder, Layer, WeightNames
 from ....execution.models.forward_inputs import Inputs
 from ....execution.models.layer_norm_decoder import LayerNormDecoder
-from ....execution.models.layers import ACTIVATIONS, MLP, Activation, Attention, LayerNorm, NoNorm, Norm, activation
+from ....execution.models.layers import ACTIVATIONS, MLP, Activation, LayerNorm, NoNorm, Norm, activation
 from ..families import num_labels_of
 from ..heads import Norm as HeadNorm
 from ..heads import on_host
@@ -67,11 +66,6 @@ class ModernBertModel(Encoder):
     def _load_qkv(self, name: str) -> Any:
         hidden, bias = self.config.hidden_size, self.config.attention_bias
         return self._linear([(f"{name}.Wqkv", 3 * hidden)], hidden, bias=bias, rows=self._qkv_rows)
-
-    def _load_attention(self, index: int) -> Attention:
-        attention = super()._load_attention(index)
-        window = self.config.sliding_windows[index]
-        return replace(attention, args=attention.args._replace(lookahead=window - 1)) if window else attention
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config, name = self.config, f"{self._layer_name(index)}.mlp"
