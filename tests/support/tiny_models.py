@@ -58,7 +58,7 @@ def make_model(name: str) -> PreTrainedModel:
                     parameter.add_(-1.0)
             elif key.endswith(".A_log"):
                 parameter.uniform_(-3.0, 1.0)
-            elif key.endswith(".D"):
+            elif key.endswith((".D", ".self_attn.sinks")):
                 parameter.normal_()
             elif key.endswith(("router.scale", "per_expert_scale", "correct_output_scale")):
                 parameter.uniform_(0.5, 1.5)

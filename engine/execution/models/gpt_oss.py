@@ -9,6 +9,7 @@ import torch
 from ....kernels import ops
 from ...errors import ConfigError
 from ...formats.json_file import positive_number
+from .decoder import Decoder
 from .layers import Attention
 from .moe import ExpertsConfig, SparseDecoder
 
@@ -23,7 +24,20 @@ _YARN = {
 }
 
 
-class GptOssForCausalLM(SparseDecoder):
+class SinksDecoder(Decoder):
+    """Decoder whose heads have sinks: a learned term in the sum of a softmax, with no value behind it."""
+
+    sink_name: ClassVar[str] = "sinks"  # within attention
+
+    def _load_attention(self, index: int) -> Attention:
+        attention, config, rank = super()._load_attention(index), self.config, self._parallel
+        stem = f"{self._layer_name(index)}.{self.names.attention}.{self.sink_name}"
+        name = stem if self._source.has(stem) else f"{stem}.weight"  # in GGUF files
+        sinks = self._take(name, config.num_heads)[rank.share(config.num_heads)].float().contiguous()
+        return replace(attention, args=attention.args._replace(sinks=sinks))
+
+
+class GptOssForCausalLM(SinksDecoder, SparseDecoder):
     """SparseDecoder; every other layer, from the first on, has a window.
 
     Checkpoints have one tensor for all experts of a layer, gate and up interleaved: plain ones [E, in, out], MXFP4 ones
@@ -32,7 +46,6 @@ class GptOssForCausalLM(SparseDecoder):
 
     router_name = "router"
     has_fused_form = False
-    sink_name: ClassVar[str] = "sinks"  # within attention
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,13 +55,6 @@ class GptOssForCausalLM(SparseDecoder):
         if not fields.get("rope_parameters") and not fields.get("rope_scaling"):
             fields["rope_scaling"] = _YARN
         return super().normalize_config(fields)
-
-    def _load_attention(self, index: int) -> Attention:
-        attention, config, rank = super()._load_attention(index), self.config, self._parallel
-        stem = f"{self._layer_name(index)}.{self.names.attention}.{self.sink_name}"
-        name = stem if self._source.has(stem) else f"{stem}.weight"  # in GGUF files
-        sinks = self._take(name, config.num_heads)[rank.share(config.num_heads)].float().contiguous()
-        return replace(attention, args=attention.args._replace(sinks=sinks))
 
     def _router_bias(self, router: str, num_experts: int) -> Any:
         return self._take(f"{router}.bias", num_experts)

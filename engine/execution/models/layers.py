@@ -143,6 +143,10 @@ class Attention:
     by_position: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
+        return ops.linear(self.attend(x, inputs, cache), self.o_proj)
+
+    def attend(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
+        """Return the outputs of all heads side by side, [T, num_heads · head_dim]."""
         heads = ops.linear(x, self.qkv_proj).view(len(x), -1, self.head_dim)
         q, k, v = heads.split_with_sizes([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.qk_norms is not None:
@@ -150,8 +154,7 @@ class Attention:
         if self.by_position is not None:
             q, k = self.by_position(q, k, inputs.positions)
         q = ops.rope_and_cache(q, k, v, inputs.positions, inputs.slot_mapping, self.rope, cache)
-        out = ops.paged_attention(q, cache, inputs.ragged, self.args)
-        return ops.linear(out.reshape(len(x), -1), self.o_proj)
+        return ops.paged_attention(q, cache, inputs.ragged, self.args).reshape(len(x), -1)
 
 
 @dataclass(frozen=True, slots=True)

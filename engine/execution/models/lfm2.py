@@ -1,18 +1,20 @@
-"""LFM2, dense and with mixtures of experts."""
+"""LFM2 and LFM3, dense and with mixtures of experts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import fields as dataclass_fields
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from ....kernels import ops
 from ...formats.json_file import positive_int, positive_number
-from .decoder import WeightNames
+from .decoder import Layer, WeightNames
 from .forward_inputs import Inputs
 from .hybrid import HybridDecoder, with_layer_kinds
 from .layer_states import RecurrentState
-from .layers import GATED_ACTIVATIONS, MLP, Attention, activation
+from .layers import GATED_ACTIVATIONS, MLP, Attention, Normed, activation
 from .moe import SparseDecoder
 
 
@@ -45,6 +47,7 @@ class Lfm2ForCausalLM(HybridDecoder):
         mlp_norm="ffn_norm",
         mlp="feed_forward",
     )
+    head_norm: ClassVar[str] = "layernorm"  # ending of the names of the norms of queries and keys
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +66,7 @@ class Lfm2ForCausalLM(HybridDecoder):
         part, name = super()._load_attention(index), f"{self._layer_name(index)}.{self.names.attention}"
         if not isinstance(part, Attention):
             return part
-        q_norm, k_norm = (self._norm_weight(f"{name}.{x}_layernorm", self.config.head_dim) for x in "qk")
+        q_norm, k_norm = (self._norm_weight(f"{name}.{x}_{self.head_norm}", self.config.head_dim) for x in "qk")
         return replace(part, rope=part.rope._replace(q_norm=q_norm, k_norm=k_norm))
 
     def _load_recurrent(self, index: int) -> ShortConv:
@@ -100,6 +103,60 @@ def _intermediate_size(fields: Mapping[str, Any]) -> int:
         return size
     size = int(positive_number(fields, "block_ffn_dim_multiplier", 1.0) * size)
     return -(-size // unit) * unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadGatedAttention(Attention):
+    """Attention with a gate for each head's output."""
+
+    gates: Any  # of all heads
+    spread: Any  # ones that hand a head's gate to each of its elements: cheaper than a gate for each element
+
+    def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
+        gates = ops.linear(ops.linear(x, self.gates), self.spread)
+        return ops.linear(ops.gate_mul(self.attend(x, inputs, cache), gates, "sigmoid"), self.o_proj)
+
+
+_LFM3_KINDS = ("conv", "full_attention", "sliding_attention")
+
+
+class Lfm3ForCausalLM(Lfm2ForCausalLM):
+    """LFM3 (Liquid AI 2026): an LFM2 with windows in some layers, gates of heads, and norms after each part too.
+
+    LFM2 with a rope for each kind of attention.
+    """
+
+    names = Lfm2ForCausalLM.names._replace(o_proj="o_proj")
+    head_norm = "norm"
+    unrounded = ("self_attn.gate_proj.weight",)  # small, and they scale whole heads
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        kinds = with_layer_kinds(raw, _LFM3_KINDS, _lfm3_kind)["layer_kinds"]
+        states = ["conv" if kind == "conv" else "full_attention" for kind in kinds]
+        windows = ["full_attention" if kind == "conv" else kind for kind in kinds]
+        return {**super().normalize_config({**raw, "layer_types": states}), "layer_types": windows}
+
+    def _load_attention(self, index: int) -> Any:
+        part, config = super()._load_attention(index), self.config
+        if not isinstance(part, Attention) or not config.hf_config["use_attention_gate"]:
+            return part
+        name, heads = f"{self._layer_name(index)}.{self.names.attention}.gate_proj", config.num_heads
+        gates = self._plain(self._take_weight(f"{name}.weight", heads, config.hidden_size))
+        spread = torch.eye(heads, dtype=gates.dtype, device=gates.device).repeat_interleave(config.head_dim, 0)
+        fields = {field.name: getattr(part, field.name) for field in dataclass_fields(part)}
+        return HeadGatedAttention(**fields, gates=ops.pack_linear(gates), spread=ops.pack_linear(spread))
+
+    def _load_layer(self, index: int) -> Layer:
+        layer, name = super()._load_layer(index), self._layer_name(index)
+        if not self.config.hf_config["use_sandwich_norm"]:
+            return layer
+        attention, mlp = (self._load_norm(f"{name}.post_{part}_norm") for part in ("operator", "ffn"))
+        return replace(layer, attention=Normed(layer.attention, attention), mlp=Normed(layer.mlp, mlp))
+
+
+def _lfm3_kind(layer: int) -> str:
+    return {2: "full_attention", 0: "sliding_attention" if layer else "conv"}.get(layer % 4, "conv")
 
 
 class Lfm2MoeForCausalLM(SparseDecoder, Lfm2ForCausalLM):

@@ -1,5 +1,6 @@
 """Wrappers: configs of models with images or sound around a text model of a served family, which alone is served."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ _TEXT_MODELS = {
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_text", "qwen3_omni_text"), "qwen3"),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3moe"),
     "gemma4_unified_text": "gemma4",
+    "exaone4_5_text": "exaone4",
 }
 # Fields that published configs leave out, by transformers' defaults of these text models.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -18,20 +20,22 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "max_position_embeddings": 131072,
     },
+    "qwen3_vl_moe_text": {"norm_topk_prob": True},  # which transformers does whatever the field says
     "mistral": {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "hidden_size": 4096},
     "llama": {"num_attention_heads": 32, "vocab_size": 32000, "hidden_size": 4096},
 }
 _OF_THE_WHOLE = ("eos_token_id", "bos_token_id", "pad_token_id", "quantization_config", "dtype", "torch_dtype")
+_OTHER_TASK = re.compile(r"For(?!ConditionalGeneration|CausalLM|ImageTextToText)[A-Z]")  # classes, scores, retrieval
 NOTE = "text part; images are not served"
 
 
 def text_part(raw: Mapping[str, Any], families: Iterable[str]) -> dict[str, Any] | None:
     """Return the config.json of the text model within a wrapper's; None if the text is of none of the families."""
     architecture = str((raw.get("architectures") or [""])[0])
-    text = raw.get("text_config") or ((raw.get("thinker_config") or {}).get("text_config"))
+    text = raw.get("text_config") or raw.get("llm_config") or ((raw.get("thinker_config") or {}).get("text_config"))
     if text is None and "vision_config" in raw and raw.get("model_type") in _TEXT_MODELS:
         text = {key: value for key, value in raw.items() if key != "vision_config"}  # before 2025 in one object
-    if not isinstance(text, Mapping) or not architecture.endswith(("ForConditionalGeneration", "Model")):
+    if not isinstance(text, Mapping) or _OTHER_TASK.search(architecture):
         return None
     kind = str(text.get("model_type") or "")
     stem = _TEXT_MODELS.get(kind) or kind.removesuffix("_text").replace("_", "")

@@ -25,6 +25,11 @@ VISION: dict[str, Any] = {
 QWEN: dict[str, Any] = {"depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64}
 QWEN_IDS = {"image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8}
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+DELTA: dict[str, Any] = {
+    "model_type": "qwen3_5_text", "head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
+WINDOWS: dict[str, Any] = {"sliding_window": 19, "layer_types": ["sliding_attention", "full_attention"]}
 # Class -> changes of the text, of the images' encoder, and fields of the whole.
 WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "Gemma3": ({"head_dim": 16, "sliding_window": 37, "query_pre_attn_scalar": 16}, VISION, {"mm_tokens_per_image": 4}),
@@ -42,6 +47,70 @@ WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         QWEN_IDS,
     ),
     "SmolVLM": ({"model_type": "llama"}, VISION, {}),
+    "Exaone4_5_": (
+        {"model_type": "exaone4", **WINDOWS},
+        QWEN | {"num_key_value_heads": 1, "fullatt_block_indexes": [0]},
+        {"image_token_id": 5, "video_token_id": 6},
+    ),
+    "Gemma4Unified": (
+        {
+            "head_dim": 16,
+            "global_head_dim": 24,
+            "pad_token_id": 0,
+            "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0,
+            **WINDOWS,
+        },
+        {"mm_embed_dim": 64, "mm_posemb_size": 16, "output_proj_dims": 64},
+        {"image_token_id": 5, "video_token_id": 6, "audio_token_id": 7, "audio_config": None},
+    ),
+    "Lfm3Vl": (
+        {"model_type": "lfm3", "head_dim": 16, "layer_types": ["conv", "sliding_attention"], "sliding_window": 19},
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+        {"image_token_id": 5},
+    ),
+    "MiniCPMV4_6": (DELTA, VISION | {"insert_layer_id": 0}, {}),
+    "NemotronH_Omni_Reasoning_V3_": (
+        {
+            "model_type": "nemotron_h",
+            "layers_block_type": ["mamba", "attention"],
+            "num_hidden_layers": 2,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+            "head_dim": 16,
+        },
+        {
+            "model_type": "radio",
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 16,
+            "video_temporal_patch_size": 2,
+        },
+        {"projector_hidden_size": 32, "vision_hidden_size": 32},
+    ),
+    "Qwen3VLMoe": (
+        {
+            "head_dim": 16,
+            "rope_parameters": SECTIONS | {"mrope_interleaved": True},
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "decoder_sparse_step": 1,
+        },
+        QWEN | {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        QWEN_IDS,
+    ),
 }
 
 
@@ -52,7 +121,9 @@ def test_a_wrapper_s_text_gives_transformers_tokens(name: str, tmp_path: Path) -
     text, vision, whole = WRAPPERS[name]
     config = getattr(transformers, f"{name}Config")(text_config=TEXT | text, vision_config=vision, **whole)
     torch.manual_seed(1)
-    make: Callable[[Any], Any] = getattr(transformers, f"{name}ForConditionalGeneration")
+    make: Callable[[Any], Any] = getattr(transformers, f"{name}ForConditionalGeneration", None) or getattr(
+        transformers, name.removesuffix("_")
+    )
     model = make(config).eval()
     model.save_pretrained(tmp_path)
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
