@@ -132,10 +132,8 @@ worlds-all: $(VENV)/.test  ## all orders of events in small worlds of the schedu
 faults: $(VENV)/.test  ## overload of a real process: a table of what is promised and what was seen; a quiet machine, 5 minutes
 	$(CAMPAIGN) faults $(ARGS)
 
-conformance: $(VENV)/.test  ## what others have published: vocabularies, word splits, files of 90 models, types, wrappers, encoders
-	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs -k "not hostile" tests/engine/formats/gguf \
-		$(addprefix tests/engine/, behaviour/test_published_models.py behaviour/test_gguf_models.py \
-		execution/models/test_wrappers.py) tests/engine/behaviour/test_pooling.py $(ARGS)
+conformance: $(VENV)/.test  ## server/docs/conformance.md, of a run against what others have published: files, types, ids, formats
+	$(BIN)/python tests/tools/conformance_page.py $(ARGS)
 
 page: $(VENV)/.test  ## the chat and the engine view in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
 	SPLITFUSE_TEST_ALL=1 $(BIN)/python -m pytest -q -rs \

@@ -5,9 +5,10 @@ weights. The package knows the tensors' names; this file has the converter's cha
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import gguf
 import gguf_gemma
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 from tiny_models import CONFIGS, HYBRIDS, VOCAB_SIZE, byte_tokenizer, make_model
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedModel
+
+from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _SHARED_KV = ("gemma3n", "gemma4")
@@ -72,6 +75,22 @@ def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, **options: Any) 
     """
     model = make_model(name)
     write_model(path, model, name, kind=kind, **options)
+    return model
+
+
+# Types of which a model of a single type, and a mix like those that Unsloth publishes, is written.
+TYPES = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and kind.name not in ("Q1_0", "Q2_0")]
+
+
+def write_types(path: Path, names: Sequence[str]) -> PreTrainedModel:
+    """Write a Llama whose matrices have rows of whole blocks of these types, in turn. Returns it with their values."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.2,
+    )  # fmt: skip
+    model, types = LlamaForCausalLM(config).eval(), [Type[name] for name in names]
+    write_model(path, model, "llama-256", kind=lambda key: types[crc32(key.encode()) % len(types)])
     return model
 
 

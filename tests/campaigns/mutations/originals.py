@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf_files import write_gguf
+from gguf_files import TYPES, write_gguf, write_types
 from tiny_models import save_model
 
 _TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -57,18 +57,24 @@ def folder_models(folder: Path, names: Iterable[str]) -> list[Original]:
 
 
 def gguf_models(folder: Path, names: Iterable[str]) -> list[Original]:
-    """Write GGUF models of CONFIGS, types of blocks in turn, and one with a SentencePiece vocabulary."""
-    kinds = itertools.cycle((Type.Q8_0, Type.Q4_0, Type.F16, Type.Q5_1, Type.BF16, Type.F32))
+    """Write GGUF models of CONFIGS and HYBRIDS, types of small blocks in turn, one with all types, and one with a
+    SentencePiece vocabulary.
+    """
+    kinds = itertools.cycle(
+        (Type.Q8_0, Type.Q4_0, Type.F16, Type.Q5_1, Type.BF16, Type.F32, Type.MXFP4, Type.NVFP4, Type.IQ4_NL)
+    )
     written = []
     for name in names:
         path = folder / f"{name}-gguf" / "model.gguf"
         path.parent.mkdir(parents=True)
         write_gguf(path, name, kind=next(kinds))
         written.append(Original(path, (path.name,)))
-    path = folder / "sentencepiece-gguf" / "model.gguf"
-    path.parent.mkdir()
-    _write_sentencepiece(path)
-    return [*written, Original(path, (path.name,))]
+    for name, write in (("sentencepiece", _write_sentencepiece), ("types", lambda path: write_types(path, TYPES))):
+        path = folder / f"{name}-gguf" / "model.gguf"
+        path.parent.mkdir()
+        write(path)
+        written.append(Original(path, (path.name,)))
+    return written
 
 
 def _write_sentencepiece(path: Path) -> None:

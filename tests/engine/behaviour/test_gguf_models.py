@@ -3,21 +3,18 @@
 import random
 from itertools import product
 from pathlib import Path
-from zlib import crc32
 
 import pytest
-import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter
-from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, write_gguf, write_model
+from gguf_files import GGUF_HYBRIDS, GGUF_MODELS, TYPES, write_gguf, write_model, write_types
 from tiny_models import VARIANTS, VOCAB_SIZE, greedy, make_model, save_model
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.registry import read_model_config
 from splitfuse.engine.formats.gguf.config_fields import read_config_fields
-from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 
 NUM_NEW = 24
 PARAMS = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
@@ -90,21 +87,11 @@ def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_p
     assert_equal_answers(path, write_gguf(path, name, kind=kind, alignment=64))
 
 
-# Types of which a model of a single type, and a mix like those that Unsloth publishes, is compared.
-TYPES = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and kind.name not in ("Q1_0", "Q2_0")]
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*TYPES, "mix"])
 def test_every_type_is_served_as_its_values_are(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.2,
-    )  # fmt: skip
-    model, types = LlamaForCausalLM(config).eval(), [Type[kind] for kind in (TYPES if name == "mix" else [name])]
     path = tmp_path / f"{name}.gguf"
-    write_model(path, model, "llama-256", kind=lambda key: types[crc32(key.encode()) % len(types)])
+    model = write_types(path, TYPES if name == "mix" else [name])
     if name == "IQ2_XS":
         assert "2-bit GGUF (IQ2_XS, 3.56 bits in a CPU's memory)" in read_model_config(path).description
     assert_equal_answers(path, model)

@@ -1,5 +1,8 @@
 """Values of every tensor type equal the `gguf` package's, bit for bit."""
 
+import ctypes
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
@@ -14,7 +17,10 @@ from splitfuse.kernels.cpu import build
 
 NOT_IN_THE_PACKAGE = ("Q1_0", "Q2_0", "Q2_0_G128")  # its `dequantize` refuses these
 PACKAGED = [name for name in TYPES_BY_NAME if name not in NOT_IN_THE_PACKAGE]
+TENSOR_TYPES_BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
 ROWS = 37
+# Of the peers that the benchmarks install.
+LLAMA_CPP = next((Path.home() / ".cache/splitfuse/peers/llamacpp").rglob("libggml-base.so"), None)
 
 
 @pytest.fixture(autouse=True, params=["library", "torch"])
@@ -63,6 +69,21 @@ def test_random_blocks_are_dequantized_to_the_bit(name: str, num_blocks: int) ->
 def test_types_without_a_reference_are_as_ggml_describes_them(name: str, codes: list[int], values: list[int]) -> None:
     raw = np.float16(0.375).tobytes() + bytes(codes)
     assert gguf_dequantize(raw, name, len(values)).tolist() == [0.375 * value for value in values]
+
+
+@pytest.mark.skipif(LLAMA_CPP is None, reason="needs llama.cpp's library (pip install llama-cpp-python, a peer)")
+@pytest.mark.parametrize("num_blocks", [200, pytest.param(10_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", [name for name, kind in TENSOR_TYPES_BY_NAME.items() if kind.is_quantized])
+def test_blocks_equal_llama_cpps_to_the_bit(name: str, num_blocks: int) -> None:
+    """Types that the package does not decode have no other reference."""
+    convert = getattr(ctypes.CDLL(str(LLAMA_CPP)), f"dequantize_row_{name.lower().replace('_k', '_K')}")
+    convert.argtypes, convert.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64), None
+    raw = random_rows(name, num_blocks, 1)
+    expected = np.empty(num_blocks * TYPES_BY_NAME[name].block_values, dtype=np.float32)
+    convert(raw.ctypes.data, expected.ctypes.data, len(expected))
+    got, is_number = gguf_dequantize(raw.tobytes(), name, len(expected)), ~np.isnan(expected)
+    assert np.array_equal(np.isnan(got), ~is_number)
+    assert np.array_equal(got.view(np.uint32)[is_number], expected.view(np.uint32)[is_number])
 
 
 def test_what_cannot_be_dequantized_is_refused() -> None:
