@@ -1,7 +1,8 @@
 """Parts of published models' config.json that matter here: every family, and each of its odd members.
 
 A model "like" another one states its differences alone. The lists of longrope's divisors have their length, not their
-numbers. Those of Granite Swash and LFM3 are transformers' defaults: the published files were not at hand.
+numbers. Those of Granite Swash and LFM3 are the defaults of transformers, those of its mixture the sizes of Granite 3.1
+MoE: the published files were not at hand.
 """
 
 import json
