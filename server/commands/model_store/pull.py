@@ -29,14 +29,12 @@ def pull(model: str) -> int:
     if (path := local_model(model)) is not None:
         print(f"{model} is here: {path}")
         return 0
-    if hub_fault():  # this model may have been fetched before
-        print(f"{model} is here: {model_folder(EngineConfig(model=model), model)}")
-        return 0
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     disable_progress_bars()  # the hub's own bars, one per file
     try:
-        missing = _missing(model)
+        # Without a hub nothing is missing if this model has been fetched before.
+        missing = [] if hub_fault() and model_folder(EngineConfig(model=model), model) else _missing(model)
     except ConfigError as exc:
         if not (known := short_name(model)) or not known.packages:
             raise
