@@ -109,7 +109,7 @@ def _intermediate_size(fields: Mapping[str, Any]) -> int:
 class HeadGatedAttention(Attention):
     """Attention with a gate for each head's output."""
 
-    gates: Any  # of all heads
+    gates: Any
     spread: Any  # ones that hand a head's gate to each of its elements: cheaper than a gate for each element
 
     def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
