@@ -144,6 +144,9 @@ class EngineSettings:
     chat_template: str | None = setting(
         None, help="file with a chat template, or the template itself, instead of the model's own"
     )
+    escape_special_tokens: bool = setting(
+        False, help="special tokens in messages of users and tools are ordinary text for the model"
+    )
     generation_config: str = setting(
         "auto", help="sampling fields that a request leaves out: auto = the model's, vllm = neutral, or a FOLDER's"
     )

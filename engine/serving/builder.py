@@ -129,7 +129,8 @@ def load(config: EngineConfig, *, for_streams: bool = False) -> EngineParts:
     has_tokenizer = config.load_format != "dummy" or words.is_file() or (words / "tokenizer.json").exists()
     with ThreadPoolExecutor(1) as beside:  # hashing releases the GIL, a tokenizer holds it
         mark = beside.submit(fingerprint, folder, config, dtype=runner.loaded.dtype)
-        tokenizer = Tokenizer(words, chat_template=config.chat_template) if has_tokenizer else None
+        template, escapes = config.chat_template, config.escape_special_tokens
+        tokenizer = Tokenizer(words, chat_template=template, escapes_special_tokens=escapes) if has_tokenizer else None
     model_config = runner.loaded.model_config
     if tokenizer is not None:  # its own end token, which the other files may not name
         ends = tuple(dict.fromkeys((*model_config.eos_token_ids, *tokenizer.end_ids)))

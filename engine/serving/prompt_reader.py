@@ -80,7 +80,8 @@ class PromptReader:
 
         Raises InvalidRequestError, too.
         """
-        return await self._in_renderer(json.dumps({"messages": messages, **options}))
+        assert self._tokenizer is not None
+        return await self._in_renderer(json.dumps({"messages": self._tokenizer.escaped(messages), **options}))
 
     async def chat_form(self) -> dict[str, Any]:
         """Return what the chat template says of its answers, like form_facts. Raises UnavailableError."""

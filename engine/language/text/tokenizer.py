@@ -20,16 +20,18 @@ from .length_bound import LengthBound
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _MANY_IDS = 1024
+_ESCAPE = "\ufdd0"  # no character; where it stands, a text is tokenized in two pieces
 _LONG_TEMPLATE_CHARS = 32 * 1024  # known models' templates have 20 KB at most, and compile faster than a process starts
 
 
 class Tokenizer:
     """Tokenizer, special tokens and chat template of a model. Raises ConfigError if there is no readable tokenizer.
 
-    `chat_template`: a file or a template that replaces the model's own.
+    `chat_template`: a file or a template that replaces the model's own. `escapes_special_tokens`: in conversations,
+    the texts of users and tools hold no special tokens, whatever they spell.
     """
 
-    def __init__(self, model: Path, *, chat_template: str | None = None) -> None:
+    def __init__(self, model: Path, *, chat_template: str | None = None, escapes_special_tokens: bool = False) -> None:
         """`model`: a folder or a GGUF file. All files are read now, so a broken file stops the start."""
         self._model = model
         self._parts = _read_parts(model)
@@ -39,6 +41,9 @@ class Tokenizer:
         self._fast.no_truncation()
         self.length_bound = LengthBound.of(self._fast)
         self._chat_template = self._read_template(chat_template)
+        added = self._fast.get_added_tokens_decoder().values() if escapes_special_tokens else ()
+        spellings = sorted((re.escape(token.content) for token in added if len(token.content) > 1), key=len)
+        self._escaped_texts = re.compile("|".join(reversed(spellings))) if spellings else None
 
     @property
     def vocab_size(self) -> int:
@@ -51,8 +56,23 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the text's ids. Raises InvalidRequestError."""
-        ids: list[int] = self.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        pieces = text.split(_ESCAPE) if self._escaped_texts is not None else [text]
+        ids: list[int] = self.encode_batch(pieces[:1], add_special_tokens=add_special_tokens)[0].ids
+        for piece in self.encode_batch(pieces[1:], add_special_tokens=False):
+            ids += piece.ids
         return ids
+
+    def escaped(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return the conversation with special tokens of users and tools broken up for `encode`, if it is asked for."""
+        pattern = self._escaped_texts
+        if pattern is None:
+            return messages
+        return [
+            {**message, "content": pattern.sub(lambda found: f"{found[0][0]}{_ESCAPE}{found[0][1:]}", text)}
+            if message["role"] in ("user", "tool") and isinstance(text := message.get("content"), str)
+            else message
+            for message in messages
+        ]
 
     def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, add_special_tokens: bool = True) -> list[Any]:
         """Return the `ids` and `type_ids` of texts and pairs. Releases the GIL, unlike `encode` of `tokenizers`.
@@ -153,7 +173,7 @@ class Tokenizer:
         Takes ChatTemplate.render's options. Raises InvalidRequestError; ConfigError about `template`.
         """
         chat_template = None if template is None else self._new_template(_read_template(template))
-        text: str = (chat_template or self.chat_template).render(messages, **options)
+        text: str = (chat_template or self.chat_template).render(self.escaped(messages), **options)
         check_text(text, param="messages")
         return text
 
