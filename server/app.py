@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 # Response headers that pages of --allowed-origins may read.
 _EXPOSED_HEADERS = (
-    *("Location", "Retry-After", "X-Ignored-Fields", "X-Max-Tokens", "X-Request-Id", "X-Seq-Id", "X-Unenforced"),
-    *("openai-processing-ms", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "request-id"),
-    *("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining"),
+    *("Location", "Retry-After", "X-Ignored-Fields", "X-In-Words", "X-Max-Tokens", "X-Request-Id", "X-Seq-Id"),
+    *("X-Unenforced", "openai-processing-ms", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
+    *("request-id", "anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining"),
 )
 _RESULTS = ("/result/", "/v1/responses/")
 

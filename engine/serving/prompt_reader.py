@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from .queue_limits import QueueLimits
 from .wait_prediction import WaitPrediction
 
 _T = TypeVar("_T")
+_log = logging.getLogger("splitfuse.engine")
 _ASK = '{"asks_form": true}'  # in place of a conversation
 
 
@@ -87,10 +89,16 @@ class PromptReader:
         """Return what the chat template says of its answers, like form_facts. Raises UnavailableError."""
         if self._form is None:
             try:
-                self._form = json.loads(await self._in_renderer(_ASK))
-            except InvalidRequestError as exc:  # such templates keep the formats that their marks name
-                self._form = {"error": str(exc)}
+                return self._learn(await self._in_renderer(_ASK))
+            except InvalidRequestError as exc:  # the trials take too much time or memory
+                return self._learn(json.dumps({"error": str(exc)}))
         return self._form
+
+    def _learn(self, asked: str) -> dict[str, Any]:
+        self._form = form = json.loads(asked)
+        if (note := form_note(form)) is not None:
+            _log.info("tools: %s", note)
+        return form
 
     async def _in_renderer(self, conversation: str) -> str:
         with importing_for("messages"):
@@ -110,3 +118,11 @@ class PromptReader:
         self._limits.check_size(self._prediction, num_waiting=self._threads.num_requests, num_new=1)
         with self._threads.hold(num_requests=1, length=length):
             return await self._threads.run(work, length=length)
+
+
+def form_note(form: Mapping[str, Any]) -> str | None:
+    """Return what users should know of calls of tools with a chat template (form_facts), None if there is nothing."""
+    if "error" in form:
+        return f"{form['error']}; requests with tools need --tool-call-parser NAME"
+    hidden = form.get("hidden")
+    return f"the chat template prints no {' and no '.join(hidden)}: they become text" if hidden else None

@@ -51,7 +51,8 @@ class AnswerParser:
         self._shows_reasoning = shows_reasoning
         self._is_forced = is_forced
         # Calls begin with a tag, so text is held back for nothing else.
-        self._has_call_tag = drops_cut and syntax is not None and bool(syntax.trigger)
+        syntaxes = () if syntax is None or not syntax.trigger else (syntax, *syntax.others)
+        self._call_tags = [other.trigger for other in syntaxes if drops_cut and other.trigger and not other.is_exact]
 
     @property
     def raw_call(self) -> str:
@@ -83,7 +84,8 @@ class AnswerParser:
     def _without_cut_call(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         """Drop the beginning of a call: the text that was held back to the end."""
         text = "".join(part.text for part in parts if part.kind == "content").strip()
-        is_cut = self._has_call_tag and len(text) >= _CUT_LETTERS
+        is_begun = any(text.startswith(tag) or tag.startswith(text) for tag in self._call_tags)
+        is_cut = is_begun and len(text) >= _CUT_LETTERS
         return [part for part in parts if part.kind != "content"] if is_cut or self._is_forced else parts
 
     def _after_thinking(self, parts: list[AnswerPart]) -> list[AnswerPart]:

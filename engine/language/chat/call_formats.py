@@ -1,11 +1,12 @@
 """CALL_FORMATS: syntaxes in which models write calls of tools, under vLLM's names for its parsers."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from .call_syntax import ID, CallSyntax
-from .harmony_parser import CALL, CHANNEL, CONSTRAIN, MESSAGE
+from .harmony_parser import CHANNEL, CONSTRAIN, MESSAGE
 
 Style = str | Mapping[str, Any]  # a name, or the fields of a CallSyntax or of a ReasoningFormat
 NEUTRAL_FORMAT = "hermes"  # for models whose template shows no format; described_tools.py describes it in the prompt
@@ -70,6 +71,7 @@ _PYTHONIC = CallSyntax(
     after="]",
 )
 _LLAMA4 = replace(_PYTHONIC, others=(replace(_PYTHONIC, before="<|python_start|>[", after="]<|python_end|>"),))
+_FENCED = replace(_OBJECT, opening="```json\n", closing="\n```", between="\n", is_exact=True)
 CALL_FORMATS = {
     "openai": CallSyntax(
         arguments="channels",
@@ -95,28 +97,28 @@ CALL_FORMATS = {
     "pythonic": _LLAMA4,
     "llama3_json": replace(_LLAMA, others=(replace(_LLAMA, before="<|python_tag|>"),)),
 }
-# Texts of a chat template that ask for a format, if all of them are there; the first row that fits is used.
-_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("openai", (CHANNEL, CALL)),
-    ("qwen3_coder", ("<function=",)),
-    ("hermes", ("<tool_call>",)),
-    ("mistral", ("[TOOL_CALLS]", "[ARGS]")),
-    ("mistral_list", ("[TOOL_CALLS]",)),
-    ("deepseek_v3", ("<｜tool▁call▁begin｜>", "```json")),
-    ("deepseek_v31", ("<｜tool▁call▁begin｜>",)),
-    ("granite", ("<|tool_call|>",)),
-    ("phi4_mini_json", ("functools[",)),
-    ("llama4_pythonic", ("[func_name1(",)),
-    ("llama3_json", ("<|python_tag|>",)),
-    ("llama3_json", ('{"name": function name, "parameters"',)),
+# What prompts with tools say of calls, for templates that print no call, or print one without a tag.
+_DECLARED = (
+    ("hermes", r'<tool_call>\s*\{\s*"name":[^{}]*"arguments":'),
+    ("qwen3_coder", r"<tool_call>\s*<function=[^<>]+>\s*<parameter="),
+    ("granite", r"<\|tool_call\|> followed by a JSON list"),
+    ("phi4_mini_json", r"functools\[\{"),
+    ("llama4_pythonic", r"\[func_name1\("),
 )
 
 
-def detected_format(template: str) -> str | None:
-    """Return the name of the first format that the chat template asks for; None if it asks for none."""
-    return next((name for name, marks in _MARKS if all(mark in template for mark in marks)), None)
+def declared_format(prompt: str) -> str | None:
+    """Return the name of the format that a prompt with tools shows the model by an example; None if it shows none."""
+    return next((name for name, example in _DECLARED if re.search(example, prompt)), None)
 
 
-def call_syntax(style: Style) -> CallSyntax:
-    """Return a syntax by its name or from its fields."""
-    return CALL_FORMATS[style] if isinstance(style, str) else CallSyntax(**{**style, "others": ()})
+def call_syntax(style: Style, *, has_fences: bool = False) -> CallSyntax:
+    """Return a syntax by its name or from its fields. `has_fences`: objects in fences of JSON are read, too.
+
+    Models of code write them. A fence is a call if it has the name of a tool and an object of arguments, nothing else.
+    """
+    syntax = CALL_FORMATS[style] if isinstance(style, str) else CallSyntax(**{**style, "others": ()})
+    if not has_fences or not syntax.name_key:
+        return syntax
+    keys = {"name_key": syntax.name_key, "arguments_key": syntax.arguments_key}
+    return replace(syntax, others=(*syntax.others, replace(_FENCED, **keys)))

@@ -1,5 +1,6 @@
 """CallsReader: calls of any CallSyntax among the text of an answer, while the text streams in."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,14 +23,15 @@ class CallsReader(BufferedReader):
         self._syntax = syntax
         self._tools = tools
         self._names = frozenset(tool["function"]["name"] for tool in tools)
-        first = [(pattern, other) for other in (syntax, *syntax.others) for pattern in heads(other)[0]]
+        syntaxes = [other for other in (syntax, *syntax.others) if tools or not other.is_exact]
+        first = [(pattern, other) for other in syntaxes for pattern in heads(other)[0]]
         self._tagged = [head for head in first if is_tag(head[0].first)]
         self._bare = [head for head in first if not is_tag(head[0].first)]
         self._tags = list(dict.fromkeys(pattern.first for pattern, _ in self._tagged))
         self._state: Literal["start", "text", "object", "arguments", "after"] = "start" if self._bare else "text"
         self._call = CallReader(0)
         self._arguments: Arguments = JsonArguments(is_text=False)
-        self._held: list[AnswerPart] = []  # parts of a call without a tag, until its first argument is whole
+        self._held: list[AnswerPart] = []  # parts that may be no call: without a tag, until the first argument is whole
         self._num_calls = 0
         self.raw = ""  # text of the call that is being read
 
@@ -101,7 +103,7 @@ class CallsReader(BufferedReader):
         if syntax.name_key:
             if not rest.startswith("{"):
                 return None if not rest and not is_end else False
-            names = self._names if self._bare and self._names else None
+            names = self._names if syntax.is_exact or (self._bare and self._names) else None
             keys = (syntax.name_key, syntax.arguments_key)
             self._call = CallReader(self._num_calls, names=names, keys=keys)
             self._state = "object"
@@ -128,12 +130,33 @@ class CallsReader(BufferedReader):
         new = self._call.push(self._text)
         self.raw += self._text[: len(self._text) - len(self._call.rest)]
         self._text = self._call.rest
+        if self._syntax.is_exact:
+            self._held += new
+            return self._call.is_over and self._if_exact(parts, is_end=is_end)
         if new:
             self._drop_space()
             parts += new
         if not self._call.is_over:
             return False
         return self._ended(parts, is_call=self._call.is_call)
+
+    def _if_exact(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
+        """Take a whole object for a call if it has a name and arguments, nothing else, and its closing follows."""
+        closing, rest = self._syntax.closing.strip(), self._text.lstrip()
+        if self._call.is_call and not is_end and closing != rest and closing.startswith(rest):
+            return False
+        is_call = self._call.is_call and rest.startswith(closing)
+        try:
+            found = json.loads(self.raw[self.raw.index("{") :])
+            arguments = found.pop(self._syntax.arguments_key)
+            is_call = is_call and isinstance(arguments, dict) and [*found] == [self._syntax.name_key]
+        except (ValueError, LookupError):
+            is_call = False
+        if is_call:
+            self._drop_space()
+            parts += self._held
+        self._held = []
+        return self._ended(parts, is_call=is_call)
 
     def _in_arguments(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         text, rest = self._arguments.read(self._text, is_end=is_end)

@@ -8,9 +8,9 @@ from typing import Any
 from ...errors import ConfigError, InvalidRequestError
 from .answer_parser import AnswerParser
 from .answer_parts import joined
-from .call_formats import CALL_FORMATS, detected_format
+from .call_formats import CALL_FORMATS, declared_format
 from .call_syntax import CallSyntax
-from .form_trials import Call, CallTrials, thoughts_of
+from .form_trials import TOOLS, USER, Call, CallTrials, thoughts_of
 from .reasoning_parser import ReasoningFormat
 from .template import ChatTemplate
 
@@ -112,28 +112,38 @@ class ChatForm:
 def form_facts(template: ChatTemplate) -> dict[str, Any]:
     """Return what a template says of its answers, as JSON values.
 
-    calls: the fields of a CallSyntax, unless one with a name reads them; reasoning: those of a ReasoningFormat; error:
-    the reason if no calls can be derived.
+    calls: the fields of a CallSyntax, or the name of the one that reads them; reasoning: the fields of a
+    ReasoningFormat; hidden: what the template does not print, "tools", "calls" or both; error: the reason if no calls
+    can be derived.
     """
     facts: dict[str, Any] = {"calls": None}
     try:
         form = ChatForm.of(template)
-        calls, name = form.calls, detected_format(template.source)
-        facts["calls"] = None if calls is None or _reads(name, form, calls) else asdict(calls)
+        facts["calls"] = _calls(template, form)
         reasoning = form.reasoning
     except (ConfigError, InvalidRequestError) as exc:
         facts["error"] = str(exc)
         reasoning = thoughts_of(template.render, template.source)
+    shapes = template.shapes
+    facts["hidden"] = ["tools"] * (not shapes.shows_tools) + ["calls"] * (not shapes.shows_calls)
     return facts | {"reasoning": None if reasoning is None else asdict(reasoning)}
 
 
-def _reads(name: str | None, form: ChatForm, calls: CallSyntax) -> bool:
+def _calls(template: ChatTemplate, form: ChatForm) -> dict[str, Any] | str | None:
+    """Return the syntax of calls. What a prompt with tools declares says more than a bare object, or no call."""
+    is_bare = form.calls is None or not form.calls.trigger
+    if is_bare and template.shapes.shows_tools:
+        declared = declared_format(template.render([USER], tools=TOOLS))
+        if declared is not None:
+            return declared
+    if form.calls is None:
+        return None
+    return next((name for name in CALL_FORMATS if _reads(name, form)), None) or asdict(form.calls)
+
+
+def _reads(name: str, form: ChatForm) -> bool:
     """True if the syntax of this name reads the calls that the template writes."""
-    if name is None:
-        return False
-    if not calls.trigger:
-        return True  # a mark says more than a bare object
-    named = replace(form, calls=CALL_FORMATS[name])
+    named = replace(form, calls=replace(CALL_FORMATS[name], others=()))
     return all(named.read(form.render_calls([call])) == Answer("", "", [call]) for call in READ_BACK)
 
 

@@ -14,14 +14,14 @@ from .reasoning_parser import REASONING_FORMATS, ReasoningFormat
 
 Call = tuple[str, Mapping[str, Any]]
 Ask = Callable[..., str]  # renders messages; raises InvalidRequestError if the template refuses them
-_USER = {"role": "user", "content": "MarkUser"}
+USER = {"role": "user", "content": "MarkUser"}
 _TEXT, _THOUGHT = "MarkText", "MarkThought"
 _KEYS, _VALUES = ("mark_key_a", "mark_key_b"), ("mark_value_a", "mark_value_b")
 _CALLS: Sequence[Call] = (
     ("mark_call_a", dict(zip(_KEYS, _VALUES, strict=True))),
     ("mark_call_b", {"mark_key_c": "mark_value_c"}),
 )
-_TOOLS = [
+TOOLS = [
     {
         "type": "function",
         "function": {
@@ -52,13 +52,13 @@ class CallTrials:
 
     def _plain(self, tools: Any) -> tuple[str, str]:
         """Return the texts before and after an answer of text alone."""
-        text = self._ask([_USER, {"role": "assistant", "content": _TEXT}], tools=tools, add_generation_prompt=False)
+        text = self._ask([USER, {"role": "assistant", "content": _TEXT}], tools=tools, add_generation_prompt=False)
         header, _, footer = text.partition(_TEXT)
         return header, footer
 
     def answer_text(self, calls: Sequence[Call], *, ids: Sequence[str] = (), tools: Any = None) -> str:
         """Return an answer of these calls in the template's own words."""
-        tools = _TOOLS if tools is None else tools
+        tools = TOOLS if tools is None else tools
         header, footer = self._plain(tools)
         ids = [*ids, *(f"call_{number:024}" for number in range(len(ids), len(calls)))]
         entries = [
@@ -66,7 +66,7 @@ class CallTrials:
             for (name, arguments), call_id in zip(calls, ids, strict=True)
         ]
         message = {"role": "assistant", "tool_calls": entries}
-        text = self._ask([_USER, message], tools=tools, add_generation_prompt=False)
+        text = self._ask([USER, message], tools=tools, add_generation_prompt=False)
         text = text[len(_common_start(text, header)) :]
         text = text[: len(text) - len(_common_end(text, footer))].strip()
         return text if self._thoughts is None else self._thoughts.without_empty(text)
@@ -81,7 +81,7 @@ class CallTrials:
             text = text.replace(call_id, ID)
         places = _places(text, calls)
         ends = [*(place.start for place in places[1:]), len(text)]
-        end_tag = TAG.match(self._plain(_TOOLS)[1])
+        end_tag = TAG.match(self._plain(TOOLS)[1])
         tails = [text[place.finish : end] for place, end in zip(places, ends, strict=True)]
         trailer = ""
         if end_tag is not None:
@@ -282,13 +282,13 @@ def _shown_thoughts(ask: Ask, variables: Mapping[str, Any], *, has_calls: bool) 
 
 def _text(ask: Ask, message: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
     try:
-        return ask([_USER, message], add_generation_prompt=False, variables=variables)
+        return ask([USER, message], add_generation_prompt=False, variables=variables)
     except InvalidRequestError:
         return ""
 
 
 def _prompt(ask: Ask, variables: Mapping[str, Any]) -> str:
     try:
-        return ask([_USER], add_generation_prompt=True, variables=variables)
+        return ask([USER], add_generation_prompt=True, variables=variables)
     except InvalidRequestError:
         return ""

@@ -11,7 +11,7 @@ from ....engine.checks import check_text
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.answer_parser import AnswerParser
-from ....engine.language.chat.call_formats import NEUTRAL_FORMAT, Style, call_syntax, detected_format
+from ....engine.language.chat.call_formats import NEUTRAL_FORMAT, Style, call_syntax
 from ....engine.language.chat.reasoning_parser import (
     REASONING_FORMATS,
     ReasoningFormat,
@@ -54,6 +54,7 @@ class AnswerFormat:
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)  # of functions, by the model's name
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
     thinking_budget: int | None = None  # of the level of reasoning, unless the template reads levels
+    in_words: list[str] = field(default_factory=list)  # tools, calls: those that the template does not print
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
@@ -70,8 +71,9 @@ class AnswerFormat:
 
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
+        has_fences = not self.checked_names  # no grammar checks what stands in a fence
         parser = AnswerParser(
-            None if self.style is None else call_syntax(self.style),
+            None if self.style is None else call_syntax(self.style, has_fences=has_fences),
             None if self.reasoning is None else reasoning_format(self.reasoning),
             self.tools,
             is_open=self.is_open,
@@ -106,7 +108,10 @@ async def model_prompt(
     tokenizer = engine.tokenizer
     form = await engine.prompts.chat_form()
     # Decided without looking at the request's tools: earlier messages may contain calls.
-    own = _style_of(tokenizer.chat_template, settings, form)
+    own = _style_of(settings, form)
+    if own is None and "error" in form and chat.choice.among(chat.tools):
+        reason = f"tools: {form['error']}; a server with --tool-call-parser NAME reads calls in a format of that name"
+        raise InvalidRequestError(reason, param="tools")
     try:
         text = await chat.render(engine, describes_tools=own is None)
     except InvalidRequestError as exc:
@@ -125,16 +130,19 @@ def answer_format(
     chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: ServerSettings, asked: Mapping[str, Any]
 ) -> AnswerFormat:
     """Return the format to expect of a model with this tokenizer after this prompt. `asked`: of form_facts."""
-    own = _style_of(tokenizer.chat_template, settings, asked)
+    own = _style_of(settings, asked)
     style = _style(chat, own)
     reasoning = reasoning_style(tokenizer.chat_template, settings, asked)
     form = None if reasoning is None else reasoning_format(reasoning)
     special_texts = [] if style is None else [*call_syntax(style).special_texts]
     special_texts += [] if form is None else form.special_texts
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
+    tools = chat.choice.among(chat.tools)
+    present = {"tools": bool(tools), "calls": any("tool_calls" in message for message in chat.messages)}
+    hidden = present if own is None else asked.get("hidden", ())
     return AnswerFormat(
         style=style,
-        tools=chat.choice.among(chat.tools),
+        tools=tools,
         is_forced=chat.choice.is_forced,
         checked_names=_checked_names(chat, style, is_told=own is None),
         max_calls=None if is_parallel else 1,
@@ -145,6 +153,7 @@ def answer_format(
         namespaces=dict(chat.namespaces),
         special_ids=tokenizer.special_ids(special_texts) if special_texts else {},
         thinking_budget=_level_budget(chat.effort, tokenizer.chat_template.source),
+        in_words=[name for name in hidden if present[name]],
     )
 
 
@@ -216,10 +225,10 @@ def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     return dataclasses.replace(params, structured_outputs=outputs)
 
 
-def _style_of(template: ChatTemplate, settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
+def _style_of(settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
     """Return the model's tool format, "none" to leave calls in the text, None if neither settings nor template say."""
     named = settings.section(ChatSettings).tool_call_parser
-    return (asked.get("calls") or detected_format(template.source)) if named == "auto" else named
+    return asked.get("calls") if named == "auto" else named
 
 
 def _style(chat: Chat, own: Style | None) -> Style | None:

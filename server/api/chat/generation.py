@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ....engine.core.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.response_middleware import answer_headers
+from ...http.response_middleware import answer_headers, listed
 from ...jobs.job import Attachment, Job
 from ...jobs.signal import Signal
 from ...service import Service, service_of
@@ -36,6 +36,7 @@ class Generation:
     keeps_prompt: bool = False
     check: AnswerCheck | None = None
     stored: Attachment | None = None  # kept with a stream's job, which then goes on without its reader
+    in_words: Sequence[str] = ()  # tools, calls: those that the chat template does not print
 
     def jobs(self, service: Service, *, owner: str) -> list[Job]:
         """Create the jobs without submitting them."""
@@ -78,7 +79,9 @@ class Generation:
         return jobs
 
     def _announce(self, request: Request) -> None:
-        """Name in X-Unenforced the keywords that will be checked once the answer is complete."""
+        """Name in X-Unenforced the keywords that will be checked once the answer is complete, and what is in words."""
+        if self.in_words:
+            answer_headers(request)["X-In-Words"] = listed(self.in_words)
         if self.check is not None:
             answer_headers(request)["X-Unenforced"] = self.check.header
 
@@ -113,5 +116,6 @@ async def chat_generation(
         user=user,
         keeps_prompt=keeps_prompt,
         check=await AnswerCheck.of(params, answer),
+        in_words=answer.in_words,
     )
     return generation, answer

@@ -300,6 +300,23 @@ async def test_calls_can_be_left_in_the_text(client, served):
     )
 
 
+@pytest.mark.parametrize("settings", [Settings(), Settings(tool_call_parser="hermes")])
+async def test_a_form_that_cannot_be_derived_is_refused_by_name(client, served, settings):
+    joined = "c.function.name ~ ': ' ~ (c.function.arguments.values() | join('&'))"  # values without their keys
+    source = HERMES.replace("(c.function | tojson)", joined)
+    served.engine.tokenizer.chat_template = ChatTemplate(source, special_tokens={})
+    served.engine.script = TWO_CALLS
+    answer = await served.client.post("/v1/chat/completions", json={"messages": MESSAGES, "tools": TOOLS})
+    if settings.tool_call_parser == "hermes":
+        assert len(answer.json()["choices"][0]["message"]["tool_calls"]) == 2
+        return
+    assert answer.status_code == 400
+    assert "cannot be derived from the chat template" in answer.json()["error"]["message"]
+    assert "--tool-call-parser NAME" in answer.json()["error"]["message"]
+    for body in ({"messages": MESSAGES}, {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "none"}):
+        assert (await served.client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 ANSWERED = [
     *MESSAGES,
@@ -319,6 +336,10 @@ async def test_a_model_whose_template_shows_no_calls_is_told_of_the_tools(client
     served.engine.script = TWO_CALLS
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
     assert [call.function.arguments for call in answer.choices[0].message.tool_calls] == [ROME, OSLO]
+    answer = await served.client.post("/v1/chat/completions", json={"messages": ANSWERED, "tools": TOOLS})
+    assert answer.headers["x-in-words"] == "tools,calls"
+    answer = await served.client.post("/v1/chat/completions", json={"messages": MESSAGES})
+    assert "x-in-words" not in answer.headers
     text = await prompt_text(served, tools=TOOLS)
     assert text.startswith("system: You can call these functions:\n")
     assert json.dumps({key: value for key, value in TOOLS[0]["function"].items() if key != "strict"}) in text

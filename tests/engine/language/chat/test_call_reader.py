@@ -3,13 +3,14 @@
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from answer_pieces import call, content, read_in_pieces, reasoning
 
 from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, read_whole
-from splitfuse.engine.language.chat.call_formats import CALL_FORMATS, detected_format
+from splitfuse.engine.language.chat.call_formats import CALL_FORMATS, call_syntax, declared_format
 
 PARAMETERS = {
     "properties": {
@@ -383,23 +384,54 @@ def test_long_arguments_take_time_in_proportion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "style"),
+    ("prompt", "name"),
     [
-        ("{{ '<tool_call>' }}", "hermes"),
-        ("<tool_call><function=name>", "qwen3_coder"),
-        ("...<|python_tag|>...", "llama3_json"),
-        ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json"),
-        ('[TOOL_CALLS] [{"name": …', "mistral_list"),
-        ("[TOOL_CALLS]' + name + '[ARGS]'", "mistral"),
-        (f"{BEGIN}{CALL}function{SEP}' + name + '\\n```json\\n'", "deepseek_v3"),
-        (f"{BEGIN}{CALL}' + name + '{SEP}'", "deepseek_v31"),
-        ("respond with <|tool_call|> followed by a JSON list", "granite"),
-        ("functools[{{ calls }}]", "phi4_mini_json"),
-        ("[func_name1(params_name1=params_value1)]", "llama4_pythonic"),
-        ("<|start|>assistant<|channel|>final<|message|>…<|call|>", "openai"),
-        ("{{ tools }}", None),
-        ("", None),
+        ('<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call>', "hermes"),
+        ("<tool_call>\n<function=name>\n<parameter=key>\nvalue", "qwen3_coder"),
+        ("respond only with <|tool_call|> followed by a JSON list of tools used", "granite"),
+        ('functools[{"name": [name], "arguments": [arguments]}]', "phi4_mini_json"),
+        ("[func_name1(params_name1=params_value1), func_name2(params)]", "llama4_pythonic"),
+        ("<tool_call>name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n</tool_call>", None),
+        ("Write calls between <tool_call> and </tool_call>.", None),
     ],
 )
-def test_the_style_shows_in_the_template(template: str, style: str | None) -> None:
-    assert detected_format(template) == style
+def test_a_whole_example_declares_a_format_and_a_mark_does_not(prompt: str, name: str | None) -> None:
+    assert declared_format(prompt) == name
+
+
+def fence(text: str, language: str = "json") -> str:
+    return f"```{language}\n{text}\n```"
+
+
+WHOLE = '{"name": "f", "arguments": {"a": "b ``` c"}}'
+NO_CALLS = (
+    fence(WHOLE.replace('"f"', '"g"')),
+    fence(WHOLE.replace("}}", '}, "why": 1}')),
+    fence('{"name": "f"}'),
+    fence('{"name": "f", "arguments": "{}"}'),
+    fence('{"name": "f", "arguments": null}'),
+    fence(f"{WHOLE} and more"),
+    fence(WHOLE).removesuffix("```"),
+    fence(WHOLE, "python"),
+    fence(WHOLE, ""),
+    fence('{"a": 1}'),
+    WHOLE,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (fence(WHOLE), call("f", '{"a": "b ``` c"}')),
+        (f"So:\n{fence(WHOLE)}\nDone.", [content("So:"), *call("f", '{"a": "b ``` c"}'), content("Done.")]),
+        (f"{fence(WHOLE)}\n{fence(WHOLE)}", [*call("f", '{"a": "b ``` c"}'), *call("f", '{"a": "b ``` c"}', 1)]),
+        *((text, [content(text)]) for text in NO_CALLS),
+    ],
+)
+def test_a_fence_is_a_call_if_it_holds_a_tools_name_and_arguments_alone(text: str, parts: list[AnswerPart]) -> None:
+    def new(tools: list[Any]) -> Reader:
+        return AnswerParser(call_syntax("hermes", has_fences=True), None, tools, drops_cut=True)
+
+    assert read_whole(new(TOOLS), text) == parts
+    assert read_in_pieces(new(TOOLS), text) == parts
+    assert read_whole(new([]), text) == [content(text)]

@@ -217,6 +217,18 @@ def test_reasoning_is_derived_where_calls_are_not() -> None:
     assert facts["reasoning"]["openings"] == ("<seed:think>",)
 
 
+def test_a_declared_form_says_more_than_a_bare_object_or_no_call() -> None:
+    example = '<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call>'
+    told = "{% if tools %}{{ tools | tojson }} " + example + "{% endif %}"
+    silent = told + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    facts = form_facts(ChatTemplate(silent, special_tokens={}))
+    assert facts == {"calls": "hermes", "hidden": ["calls"], "reasoning": None}
+    tag = silent.replace(example, "Write <tool_call>.")
+    assert form_facts(ChatTemplate(tag, special_tokens={}))["calls"] is None, "never taken for Hermes"
+    pythonic = SMALL["bare list"].replace("{% for t", "{{ '[func_name1(key=value)]' if tools }}{% for t", 1)
+    assert form_facts(ChatTemplate(pythonic, special_tokens={}))["calls"] == "llama4_pythonic"
+
+
 TOOLS = [
     {"type": "function", "function": {"name": "put", "parameters": {"type": "object", "properties": {
         "s": {"type": "string"}, "n": {"type": "integer"}}}}},
