@@ -95,6 +95,7 @@ CALL_FORMATS = {
     "phi4_mini_json": _listed("functools"),
     "llama4_pythonic": _LLAMA4,
     "pythonic": _LLAMA4,
+    "lfm2": replace(_PYTHONIC, before="<|tool_call_start|>[", after="]<|tool_call_end|>"),
     "llama3_json": replace(_LLAMA, others=(replace(_LLAMA, before="<|python_tag|>"),)),
 }
 # What prompts with tools say of calls, for templates that print no call, or print one without a tag.

@@ -270,6 +270,12 @@ CASES = [
         "deepseek_v3": DEEPSEEK,
         "qwen3_coder": QWEN3_CODER,
         "llama4_pythonic": PYTHONIC,
+        "lfm2": [
+            (
+                "So.<|tool_call_start|>[f(a=True), f()]<|tool_call_end|>",
+                [content("So."), *call("f", '{"a": true}'), *call("f", "{}", 1)],
+            ),
+        ],
         "openai": HARMONY,
     }.items()
     for text, parts in cases
