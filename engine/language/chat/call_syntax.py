@@ -8,7 +8,7 @@ from typing import Literal
 NUMBER, ID, _NAME = "\x01", "\x02", "\x03"  # places of a call's number, its id and its name in the texts
 _PLACES = {NUMBER: re.compile(r"\d+"), ID: re.compile(r"[\w-]+"), _NAME: re.compile(r"[A-Za-z0-9_.-]+")}
 TAG = re.compile(rf"<[^<>\s{NUMBER}{ID}{_NAME}]+>|\[/?[A-Z_]+\]")
-_WORDS = re.compile(rf"{TAG.pattern}|[{NUMBER}{ID}{_NAME}]|(?:(?!{TAG.pattern})[^\s{NUMBER}{ID}{_NAME}])+")
+_WORDS = re.compile(rf"{TAG.pattern}|[{NUMBER}{ID}{_NAME}]|\](?=\S)|(?:(?!{TAG.pattern})[^\s{NUMBER}{ID}{_NAME}])+")
 _TAGS = re.compile(rf"{TAG.pattern}|<[^<>\s]+(?=\s|\Z)")
 _SPACE = re.compile(r"\s*")
 _MIN_TAG_CHARS = 4  # shorter texts, and JSON, begin no call by themselves
