@@ -95,7 +95,8 @@ class PromptReader:
         return self._form
 
     def _learn(self, asked: str) -> dict[str, Any]:
-        self._form = form = json.loads(asked)
+        form: dict[str, Any] = json.loads(asked)
+        self._form = form
         if (note := form_note(form)) is not None:
             _log.info("tools: %s", note)
         return form

@@ -121,5 +121,5 @@ def call_syntax(style: Style, *, has_fences: bool = False) -> CallSyntax:
     syntax = CALL_FORMATS[style] if isinstance(style, str) else CallSyntax(**{**style, "others": ()})
     if not has_fences or not syntax.name_key:
         return syntax
-    keys = {"name_key": syntax.name_key, "arguments_key": syntax.arguments_key}
-    return replace(syntax, others=(*syntax.others, replace(_FENCED, **keys)))
+    fenced = replace(_FENCED, name_key=syntax.name_key, arguments_key=syntax.arguments_key)
+    return replace(syntax, others=(*syntax.others, fenced))
