@@ -17,10 +17,14 @@ from splitfuse.engine.language.chat.template import ChatTemplate
 
 NUM_ANSWERS = int(os.environ.get("SPLITFUSE_HISTORIES", "20"))  # per API and template
 # One template adds arguments to a text, the other lists them, like Qwen3-Coder's.
-ADDED = "{{ '' + c.function.arguments }}"
-LISTED = "<function={% for k, v in c.function.arguments|items %}{{ k }}{{ v }}{% endfor %}"
+ADDED = """{{ '{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments + '}' }}"""
+LISTED = """<function={{ c.function.name }}>
+{% for k, v in c.function.arguments|items %}{{ '<parameter=' ~ k ~ '>\n' ~ v ~ '\n</parameter>\n' }}{% endfor %}
+</function>"""
 TEMPLATE = """{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.reasoning_content or '' }}}}{{{{ tools }}}}
-{{{{ m.content if m.content is string }}}}{{% for c in m.tool_calls or [] %}}<tool_call>{arguments}{{% endfor %}}
+{{{{ m.content if m.content is string }}}}{{% for c in m.tool_calls or [] %}}{{{{ '<tool_call>\n' }}}}{call}
+</tool_call>{{% endfor %}}
+
 {{% endfor %}}<think></think>"""
 HERMES = ['{"name": "f", "arguments": {"a": "é", "b": [1, 2]}}', '{"name": "g", "arguments": [1]}']
 XML = ["<function=f>\n<parameter=a>\nx\n</parameter>\n</function>", "<function=g>\n</function>"]
@@ -88,11 +92,11 @@ def _long_prompts(monkeypatch):
     monkeypatch.setattr(fake_engine, "MAX_MODEL_LEN", 8192)
 
 
-@pytest.mark.parametrize(("arguments", "calls"), [(ADDED, HERMES), (LISTED, XML)], ids=["hermes", "qwen3_coder"])
+@pytest.mark.parametrize(("call", "calls"), [(ADDED, HERMES), (LISTED, XML)], ids=["hermes", "qwen3_coder"])
 @pytest.mark.parametrize("api", APIS)
-async def test_any_answer_is_accepted_as_history(served, api, arguments, calls):
+async def test_any_answer_is_accepted_as_history(served, api, call, calls):
     path, body, history = APIS[api]
-    served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE.format(arguments=arguments), special_tokens={})
+    served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE.format(call=call), special_tokens={})
     rng = random.Random(1)
     for number in range(NUM_ANSWERS):
         served.engine.script = random_answer(rng, calls)
