@@ -45,8 +45,15 @@ class PromptReader:
     def check_queue(self, params: SamplingParams) -> None:
         """Raise QueueFullError unless a request may be queued. Background requests always may."""
         if not params.is_background:
-            num_waiting = num_interactive(self._core.scheduler.waiting) + self._threads.num_requests
-            self._limits.check(self._prediction, num_waiting=num_waiting, num_new=params.n)
+            waiting, threads = self._core.scheduler.waiting, self._threads
+            num_waiting = num_interactive(waiting)
+
+            def num_own(owner: str) -> int:
+                return sum(request.tenant == owner for request in waiting[:num_waiting]) + threads.requests[owner]
+
+            self._limits.check(
+                self._prediction, num_waiting=num_waiting + threads.num_requests, num_new=params.n, num_own=num_own
+            )
 
     def max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return the most tokens that an output can have. Raises InvalidRequestError."""
@@ -116,7 +123,10 @@ class PromptReader:
 
     async def run(self, work: Callable[[], _T], *, length: int) -> _T:
         """Read prompts of this length together in a thread, by `work`. Raises its errors, too."""
-        self._limits.check_size(self._prediction, num_waiting=self._threads.num_requests, num_new=1)
+        threads = self._threads
+        self._limits.check_size(
+            self._prediction, num_waiting=threads.num_requests, num_new=1, num_own=threads.requests.__getitem__
+        )
         with self._threads.hold(num_requests=1, length=length):
             return await self._threads.run(work, length=length)
 

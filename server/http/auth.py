@@ -10,6 +10,7 @@ from typing import NamedTuple
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...engine.language.workers.shares import note_sharer
 from .errors import AuthenticationError, describe
 from .keys import digest
 
@@ -40,6 +41,11 @@ class KeyRing:
 
     def __bool__(self) -> bool:
         return bool(self._digests)
+
+    @property
+    def has_several(self) -> bool:
+        """True if keys share the server."""
+        return len(self._digests) > 1
 
     def __repr__(self) -> str:
         return f"KeyRing({len(self._digests)} keys, {len(self._admin_digests)} admin keys)"
@@ -93,6 +99,7 @@ class RequireKey:
             try:
                 scope[CALLER] = caller = self._keys.caller(HTTPConnection(scope).headers)
                 scope[OWNER] = caller.owner
+                note_sharer(caller.owner if self._keys.has_several else "")
             except AuthenticationError as exc:
                 await describe(exc).response()(scope, receive, send)
                 return

@@ -27,6 +27,7 @@ from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ...execution.models.forward_inputs import Arrays
 from ...language.workers.heap import return_freed_memory
+from ...language.workers.shares import most_of
 from ...serving.engine_part import EnginePart, ServedModel
 from . import AdapterSettings
 from .adapted import LoraTargets
@@ -258,7 +259,8 @@ class Adapters(EnginePart):
         """True unless the tenant's requests hold half of the places that others' leave, and not this adapter's."""
         held = list(self._held)
         own, others = ({key[1] for key in held if (key[0] == tenant) is is_own} for is_own in (True, False))
-        return not own or digest in own or len(own) < (self._room - len(others)) // 2
+        most = most_of(self._room, num_own=len(own), num_all=len(own) + len(others), is_divided=True)
+        return not own or digest in own or len(own) < most
 
     def _held_by(self, tenant: str, adapter: Adapter) -> Adapter:
         """Return the adapter as this tenant's requests hold it."""

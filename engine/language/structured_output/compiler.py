@@ -14,6 +14,7 @@ from ...errors import InvalidRequestError, QueueFullError, UnavailableError
 from ...execution.models.config import ModelConfig
 from ...extension import importing_for
 from ..text.tokenizer import Tokenizer
+from ..workers.shares import Shares, sharer
 from .params import StructuredOutputs
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._maker: Future[GrammarMaker] | None = None
         self._cache: OrderedDict[StructuredOutputs, Future[CompiledGrammar]] = OrderedDict()  # last used last
-        self._num_bytes = self._num_compiling = 0
+        self._compiling = Shares(MAX_COMPILING)
+        self._num_bytes = 0
         self._num_queries = self._num_hits = self._num_refused = 0
 
     def stats(self) -> dict[str, int]:
@@ -70,8 +72,9 @@ class GrammarCompiler:
         """Return a future of the grammar. Requests share the future: do not cancel it.
 
         The future raises InvalidRequestError, QueueFullError, UnavailableError. This method raises QueueFullError if
-        too many grammars are being compiled.
+        too many grammars of the key are being compiled.
         """
+        owner = sharer()
         maker = self.prepare()  # first, because compilations that wait for the setup may take every thread
         with self._lock:
             self._num_queries += 1
@@ -80,12 +83,14 @@ class GrammarCompiler:
                 self._num_hits += 1
                 self._cache.move_to_end(outputs)
                 return cached
-            if self._num_compiling >= MAX_COMPILING:
-                message = f"{MAX_COMPILING} grammars are being compiled; try again in {_RETRY_S:.0f} s"
+            if self._compiling.room(owner) <= 0:
+                whose = " of this key" if owner else ""
+                num = self._compiling.held[owner]
+                message = f"{num} grammars{whose} are being compiled; try again in {_RETRY_S:.0f} s"
                 raise QueueFullError(message, retry_after_s=_RETRY_S)
-            future = self._cache[outputs] = self._threads.submit(lambda: maker.result().make(outputs))
-            self._num_compiling += 1
-        future.add_done_callback(partial(self._finish, outputs))
+            future = self._cache[outputs] = self._threads.submit(lambda: maker.result().make(outputs, owner=owner))
+            self._compiling.held[owner] += 1
+        future.add_done_callback(partial(self._finish, outputs, owner))
         return future
 
     def _set_up(self) -> "GrammarMaker":
@@ -103,10 +108,10 @@ class GrammarCompiler:
             f"structured_outputs cannot be used with this model: {why_not}", param="structured_outputs"
         )
 
-    def _finish(self, outputs: StructuredOutputs, future: "Future[CompiledGrammar]") -> None:
+    def _finish(self, outputs: StructuredOutputs, owner: str, future: "Future[CompiledGrammar]") -> None:
         """Drop a failed grammar. Otherwise count it, and evict least recently used grammars beyond the bounds."""
         with self._lock:
-            self._num_compiling -= 1
+            self._compiling.held[owner] -= 1
             if future.exception() is not None:
                 self._num_refused += 1
                 del self._cache[outputs]

@@ -48,10 +48,10 @@ class Sandbox:
         setup = {"tokenizer": tokenizer_json, "vocab_size": vocab_size, "eos_token_ids": list(eos_token_ids)}
         self._process = WorkerProcess([str(_PROGRAM)], setup=json.dumps(setup))
 
-    def run(self, grammar: str) -> Trial:
-        """Try a grammar. Blocks. Raises SandboxError, QueueFullError, UnavailableError."""
+    def run(self, grammar: str, *, owner: str = "") -> Trial:
+        """Try a grammar in its owner's turn. Blocks. Raises SandboxError, QueueFullError, UnavailableError."""
         try:
-            reply = self._ask(grammar)
+            reply = self._ask(json.dumps({"grammar": grammar, "owner": owner}))
         except WorkerEndedError as exc:
             raise UnavailableError("the process that tries grammars has ended twice; try again") from exc
         if "busy" in reply:
@@ -67,8 +67,7 @@ class Sandbox:
             raise SandboxError(reply["error"])
         return Trial(reply["num_bytes"], reply["is_slow"])
 
-    def _ask(self, grammar: str) -> Reply:
-        job = json.dumps(grammar)
+    def _ask(self, job: str) -> Reply:
         try:
             return self._process.ask(job)
         except WorkerEndedError:  # something else may have killed the process
@@ -97,17 +96,19 @@ class GrammarMaker:
         self._digits: bytes = LLMatcher(self._tokenizer, digit_first, log_level=0).compute_bitmask()
         self._sandbox = Sandbox(tokenizer_json=tokenizer_json, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
         self._slow, self._easy = threading.Semaphore(_NUM_SLOW), threading.Semaphore(_NUM_EASY)
+        self._turns: dict[tuple[str, bool], threading.Semaphore] = {}  # of owners: no owner's grammars are all next
         self._translating = threading.Lock()  # plain Python: 80 threads at once would take the GIL from every step
 
-    def make(self, outputs: StructuredOutputs) -> CompiledGrammar:
-        """Compile a constraint. Raises InvalidRequestError, QueueFullError, UnavailableError."""
+    def make(self, outputs: StructuredOutputs, *, owner: str = "") -> CompiledGrammar:
+        """Compile a constraint in its owner's turn. Raises InvalidRequestError, QueueFullError, UnavailableError."""
         with contextlib.nullcontext() if is_walked_elsewhere(outputs) else self._translating:
             source = grammar_source(outputs)
         try:
-            trial = self._sandbox.run(source)
+            trial = self._sandbox.run(source, owner=owner)
         except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
-        with self._slow if trial.is_slow else self._easy:
+        turn = self._turns.setdefault((owner, trial.is_slow), threading.Semaphore(_NUM_SLOW))
+        with turn, self._slow if trial.is_slow else self._easy:
             matcher = self._new_matcher(self._tokenizer, source, log_level=0, limits=limits())
             self._find_states(matcher)
         if matcher.is_error():

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -76,7 +76,7 @@ class Trial:
             os.close(into)
             raise
         if self._process_id == 0:
-            _try_and_exit(job["job"], tokenizer, into=into, is_first=is_first)
+            _try_and_exit(job["job"]["grammar"], tokenizer, into=into, is_first=is_first)
         os.close(into)  # only the child can write now, so the pipe closes when it ends
 
     def read(self) -> dict[str, Any] | None:
@@ -99,25 +99,26 @@ class Trials:
 
     A first try is short, and grammars that take longer wait for a second try, so no easy grammar waits for slow ones.
     The newest grammar is tried first: behind 80 slow ones that came at once, an easy one would wait for 2 s or more.
+    The owner with the fewest tries that run is next. Of too many slow grammars the owner with the most loses its last.
     """
 
     def __init__(self, selector: selectors.BaseSelector, tokenizer: Any) -> None:
         self._selector = selector
         self._tokenizer = tokenizer
-        self._new: list[Any] = []
-        self._slow: deque[Any] = deque()
-        self._num_first = self._num_second = 0  # running first and second tries
+        self._new: list[Any] = []  # newest first
+        self._slow: list[Any] = []  # oldest first
+        self._first, self._second = Counter[str](), Counter[str]()  # running first and second tries, by owner
 
     def add(self, job: Any) -> None:
         """Add a new grammar to the queue."""
-        self._new.append(job)
+        self._new.insert(0, job)
 
     def begin(self) -> None:
         """Start as many tries as may run at once."""
-        while self._new and self._num_first < NUM_FIRST_TRIES:
-            self._num_first += self._begin(self._new.pop(), is_first=True)
-        while self._slow and self._num_second < NUM_SECOND_TRIES:
-            self._num_second += self._begin(self._slow.popleft(), is_first=False)
+        while self._new and self._first.total() < NUM_FIRST_TRIES:
+            self._begin(_next(self._new, self._first), is_first=True)
+        while self._slow and self._second.total() < NUM_SECOND_TRIES:
+            self._begin(_next(self._slow, self._second), is_first=False)
 
     def read(self, trial: Trial) -> None:
         """Read from a child that has written or ended."""
@@ -125,23 +126,33 @@ class Trials:
         if answer is None:
             return
         self._selector.unregister(trial.fd)
-        self._num_first -= trial.is_first
-        self._num_second -= not trial.is_first
+        (self._first if trial.is_first else self._second)[_owner(trial.job)] -= 1
         if answer:
             _answer(trial.job, **answer)
-        elif len(self._slow) < MAX_SLOW_WAITING:
-            self._slow.append(trial.job)
-        else:
-            _answer(trial.job, busy=MAX_SLOW_WAITING)
+            return
+        self._slow.append(trial.job)
+        if len(self._slow) > MAX_SLOW_WAITING:
+            greediest = Counter(map(_owner, reversed(self._slow))).most_common(1)[0][0]
+            at = max(at for at, job in enumerate(self._slow) if _owner(job) == greediest)
+            _answer(self._slow.pop(at), busy=MAX_SLOW_WAITING)
 
-    def _begin(self, job: Any, *, is_first: bool) -> bool:
+    def _begin(self, job: Any, *, is_first: bool) -> None:
         try:
             trial = Trial(job, self._tokenizer, is_first=is_first)
         except OSError as exc:
             _answer(job, unavailable=exc.strerror)
-            return False
+            return
         self._selector.register(trial.fd, selectors.EVENT_READ, trial)
-        return True
+        (self._first if is_first else self._second)[_owner(job)] += 1
+
+
+def _owner(job: Any) -> str:
+    return str(job["job"]["owner"])
+
+
+def _next(jobs: list[Any], running: Counter[str]) -> Any:
+    """Take the first job of an owner with the fewest tries that run."""
+    return jobs.pop(min(range(len(jobs)), key=lambda at: running[_owner(jobs[at])]))
 
 
 def main() -> None:

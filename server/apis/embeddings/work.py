@@ -1,11 +1,11 @@
 """Pooled work of one HTTP request: its inputs go through the engine, some at a time, and end with its connection.
 
 Not all at once: other requests would wait behind thousands of texts. Many inputs count as background work, which
-leaves the gaps between others' tokens as they are.
+leaves the gaps between others' tokens as they are; keys take turns of a step's inputs in it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from ....engine.core.outputs import OutputDelta
 from ....engine.extras.pooling.params import Pair, PoolingParams, similarity
+from ....engine.language.workers.shares import Turns
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import NotReadyError
@@ -22,7 +23,7 @@ from .request import length_of
 
 _MANY = 32  # inputs of one request, from which on it is background work
 MAX_NUMBERS = 8 * 2**20  # in one answer: 2,048 embeddings of 4,096 dimensions; 32 MiB until they are sent
-_STEPS_AHEAD = 3  # steps for which a request has tokens in the queue
+_STEPS_AHEAD = 3  # steps for which a request has tokens in the queue, or the background work of all requests
 Read = Callable[[Any], Sequence[Any]]  # from the Pooler to PooledPrompts, in a thread
 
 
@@ -77,28 +78,34 @@ async def complete(
     return [prompt.task.result for prompt in prompts], Usage(sum(len(prompt.token_ids) for prompt in prompts))
 
 
+class _BackgroundTurns(Turns):
+    """Turns of one engine's background work."""
+
+    def __init__(self, engine: object) -> None:
+        super().__init__(_STEPS_AHEAD, is_divided=False)
+
+
 class _Run:
-    """Inputs of one request on their way through the engine."""
+    """Inputs of one request on their way through the engine, in groups of a step's tokens."""
 
     def __init__(self, service: Service, prompts: Sequence[Any], *, tenant: str, is_background: bool) -> None:
         self._engine = service.engine
         self._prompts = prompts
         self._tenant = tenant
         self._is_background = is_background
+        own = Turns(_STEPS_AHEAD, is_divided=False)
+        self._turns = self._engine.state(_BackgroundTurns) if self._is_background else own
         self._running: set[str] = set()
-        self._changed = asyncio.Event()
-        self._num_tokens = 0  # of the running requests
-        self._failure: Exception | None = None
 
     async def finish(self) -> None:
         """Submit all inputs, and return when all have ended. Raises the failure of the first that failed."""
-        most = _STEPS_AHEAD * self._engine.config.max_num_batched_tokens
-        for prompt in self._prompts:
-            while self._running and self._num_tokens >= most:
-                await self._wait()
-            await self._submit(prompt)
-        while self._running:
-            await self._wait()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for group in self._groups():
+                    await self._turns.take(self._tenant)
+                    tasks.create_task(self._compute(group)).add_done_callback(self._leave_turn)
+        except ExceptionGroup as exc:
+            raise exc.exceptions[0] from exc
 
     def abort(self) -> None:
         """End the requests that are left."""
@@ -106,31 +113,43 @@ class _Run:
         for request_id in running:
             self._engine.abort(request_id)
 
-    async def _wait(self) -> None:
-        await self._changed.wait()
-        self._changed.clear()
-        if self._failure is not None:
-            raise self._failure
+    def _groups(self) -> Iterator[Sequence[Any]]:
+        """Yield the inputs in groups of a step's tokens."""
+        first, num_tokens = 0, 0
+        for number, prompt in enumerate(self._prompts):
+            if number > first and num_tokens + len(prompt.token_ids) > self._engine.config.max_num_batched_tokens:
+                yield self._prompts[first:number]
+                first, num_tokens = number, 0
+            num_tokens += len(prompt.token_ids)
+        yield self._prompts[first:]
 
-    async def _submit(self, prompt: Any) -> None:
-        num_tokens = len(prompt.token_ids)
+    def _leave_turn(self, task: asyncio.Task[None]) -> None:
+        self._turns.leave(self._tenant)
+
+    async def _compute(self, group: Sequence[Any]) -> None:
+        for end in [await self._submit(prompt) for prompt in group]:
+            if (failure := await end) is not None:
+                raise failure
+
+    async def _submit(self, prompt: Any) -> "asyncio.Future[Exception | None]":
+        """Submit an input. Return its end, which results in its failure."""
+        end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def sink(delta: OutputDelta) -> None:
             if delta.finish_reason is None:
                 return
             self._running.discard(delta.request_id)
-            self._num_tokens -= num_tokens
-            if delta.error is not None:
-                self._failure = self._failure or delta.error
-            elif delta.finish_reason != "stop":
+            failure: Exception | None = delta.error
+            if failure is None and delta.finish_reason != "stop":
                 reason = "the request was cancelled before all inputs were computed"
-                self._failure = self._failure or NotReadyError(reason, code="cancelled")
-            self._changed.set()
+                failure = NotReadyError(reason, code="cancelled")
+            if not end.done():
+                end.set_result(failure)
 
         params = replace(prompt.params, is_background=self._is_background)
         submitted = await self._engine.submit(list(prompt.token_ids), params, sink, tenant=self._tenant)
         self._running.add(submitted.request_id)
-        self._num_tokens += num_tokens
+        return end
 
 
 async def scored(

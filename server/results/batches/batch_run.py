@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....engine.errors import EngineDeadError, InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
+from ....engine.language.workers.shares import Turns
 from ...http.errors import describe
-from ...jobs.shares import Turns
 from ..durable.batch_rows import BatchChanges, FileRow, LinesDone
 from ..durable.memory_store import StoreUser
 from ..durable.unfinished_job import MAX_CRASHES
@@ -54,6 +54,13 @@ class BatchRun:
 
     async def run(self) -> None:
         """Run the batch; returns when it is over."""
+        files, key = self._context.files, (self.batch.owner, self.batch.batch_id)
+        try:
+            await self._run_to_end()
+        finally:
+            del files.outputs[key]  # what is complete counts as a file
+
+    async def _run_to_end(self) -> None:
         while not self.batch.is_over:
             try:
                 await self._run()
@@ -152,6 +159,7 @@ class BatchRun:
             await asyncio.gather(answering, cancelled, return_exceptions=True)
 
     async def _answer_lines(self) -> None:
+        await self._count_output()
         progress = await self.lines_done()
         finished = progress.completed | progress.failed
         suspects = {number for number, count in progress.num_crashes.items() if count >= MAX_CRASHES - 1} - finished
@@ -192,6 +200,7 @@ class BatchRun:
             )
         while True:
             try:
+                await self._context.files.check_room(0, owner=self.batch.owner)
                 return await self._context.answer(self.batch, line.body)
             except (UnavailableError, EngineDeadError):  # retry when the engine or the server stops
                 await asyncio.sleep(self._context.retry_s)
@@ -206,6 +215,12 @@ class BatchRun:
             return LinesDone()
         await self._context.writer.write(BatchChanges())  # writes of cancelled lines may still be queued
         return await self._context.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
+
+    async def _count_output(self) -> None:
+        """Count the bytes that earlier processes have written."""
+        names = [name for name in (self.batch.output_file_id, self.batch.error_file_id) if name is not None]
+        num_bytes = await self._context.store.use(lambda store: sum(store.file_bytes(name) for name in names))
+        self._context.files.outputs[self.batch.owner, self.batch.batch_id] = num_bytes
 
     async def _finish(self) -> None:
         progress = await self.lines_done()
@@ -251,6 +266,8 @@ class BatchRun:
     async def _write_answers(self, parts: Sequence[tuple[str, int, bytes]]) -> None:
         line_keys = tuple((self.batch.batch_id, number) for _, number, _ in parts)
         await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=line_keys))
+        num_bytes = sum(len(line) for *_, line in parts)
+        self._context.files.outputs[self.batch.owner, self.batch.batch_id] += num_bytes
 
     async def _final_file(self, file_id: str | None, num_lines: int) -> FileRow | None:
         """Return the output file in its final state, deleted if it is empty."""

@@ -8,11 +8,11 @@ from contextvars import Context
 from dataclasses import replace
 
 from ....engine.errors import InvalidRequestError, QueueFullError, SplitfuseError
+from ....engine.language.workers.shares import Turns, most_of
 from ...api.listing import Page
 from ...http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ...jobs.idempotency import IdempotencyKey, KeyLocks
 from ...jobs.job import new_id
-from ...jobs.shares import Turns, most_of
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import has_id_form

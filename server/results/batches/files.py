@@ -3,15 +3,16 @@
 import asyncio
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import BinaryIO
 
 from ....engine.errors import InvalidRequestError
+from ....engine.language.workers.shares import Shares, most_of
 from ...api.listing import Page
 from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
 from ...jobs.job import new_id
-from ...jobs.shares import most_of
 from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import Store, has_id_form
@@ -32,15 +33,20 @@ class Files:
         self._store = store
         self._settings = settings
         self._clock = clock
+        self.arriving = Shares(settings.max_total_file_bytes)  # bytes of uploads
+        self.outputs = Counter[tuple[str, str]]()  # bytes that running batches have written, by owner and batch
 
     async def add(self, contents: BinaryIO, *, owner: str, filename: str, ttl_s: float | None = None) -> FileRow:
         """Store an upload. Raises InvalidRequestError, FileTooLargeError, StoreUnavailableError."""
         num_bytes = await asyncio.to_thread(contents.seek, 0, os.SEEK_END)
-        await self._check_room(num_bytes, owner=owner)
+        if num_bytes > (most := self._settings.max_file_bytes):
+            raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
+        await self.check_room(num_bytes, owner=owner)
         num_lines = await self._num_lines(contents)
         file = self.new(owner, filename, PURPOSE, ttl_s=ttl_s)
         file = dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines)
-        await self._store.use(partial(_add, file=file, settings=self._settings))
+        check = self._check_of(owner)
+        await self._store.use(partial(_add, file=file, check=check))
         await asyncio.to_thread(contents.seek, 0)
         for number in range(-(-num_bytes // PART_BYTES)):
             part = await asyncio.to_thread(contents.read, PART_BYTES)
@@ -104,28 +110,35 @@ class Files:
             )
         return num_lines
 
-    async def _check_room(self, num_bytes: int, *, owner: str) -> None:
-        if num_bytes > (most := self._settings.max_file_bytes):
-            raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
-        await self._store.use(partial(_check_total, num_bytes=num_bytes, owner=owner, settings=self._settings))
+    async def check_room(self, num_bytes: int, *, owner: str) -> None:
+        """Raise FileTooLargeError unless the owner may have so many bytes more."""
+        await self._store.use(partial(self._check_of(owner), num_bytes=num_bytes))
+
+    def _check_of(self, owner: str) -> Callable[..., None]:
+        """Return a check of the owner's files with `num_bytes` more, for the store's thread."""
+        is_divided, limit = self._settings.has_several_keys, self._settings.max_total_file_bytes
+        num_written = sum(num for (name, _), num in self.outputs.items() if name == owner)
+        num_written_by_all = self.outputs.total()
+
+        def check(store: Store, *, num_bytes: int) -> None:
+            num_own = store.num_file_bytes(owner) + num_written
+            num_all = store.num_file_bytes() + num_written_by_all
+            most = most_of(limit, num_own=num_own, num_all=num_all, is_divided=is_divided)
+            if num_own + num_bytes > most:
+                raise FileTooLargeError(
+                    f"your files have {num_own} bytes, with this one more than {most}; delete some, or raise "
+                    f"--max-total-file-bytes above {limit}"
+                )
+
+        return check
 
     async def _write(self, changes: BatchChanges) -> None:
         await self._store.use(lambda store: store.write_batches(changes))
 
 
-def _check_total(store: Store, *, num_bytes: int, owner: str, settings: BatchSettings) -> None:
-    num_own, num_all, limit = store.num_file_bytes(owner), store.num_file_bytes(), settings.max_total_file_bytes
-    most = most_of(limit, num_own=num_own, num_all=num_all, is_divided=settings.has_several_keys)
-    if num_own + num_bytes > most:
-        raise FileTooLargeError(
-            f"your files have {num_own} bytes, with this one more than {most}; delete some, or raise "
-            f"--max-total-file-bytes above {limit}"
-        )
-
-
-def _add(store: Store, *, file: FileRow, settings: BatchSettings) -> None:
+def _add(store: Store, *, file: FileRow, check: Callable[..., None]) -> None:
     """Write the file's row if there is room still: the lines of several uploads are counted at once."""
-    _check_total(store, num_bytes=file.num_bytes, owner=file.owner, settings=settings)
+    check(store, num_bytes=file.num_bytes)
     store.write_batches(BatchChanges(files=(file,)))
 
 

@@ -9,30 +9,51 @@ from starlette.datastructures import FormData, Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from ....engine.errors import InvalidRequestError
+from ....engine.errors import InvalidRequestError, QueueFullError
+from ....engine.language.workers.shares import Shares, sharer
 from ...http.errors import StoreUnavailableError
 from ...http.json_body import body_chunks, in_time
 
 MAX_FIELDS = 16
 SPOOLED_BYTES = 2**20  # bytes of a file in memory before it goes to the disk
+_RETRY_S = 5.0
 _BOUNDARY = re.compile(r"[\w'()+,./:=? -]{1,70}", re.ASCII)
 
 
 @contextlib.asynccontextmanager
 async def read_form(
-    request: Request, *, max_bytes: int, setting: str, deadline_s: float, in_memory: bool = False
+    request: Request, *, max_bytes: int, setting: str, deadline_s: float, arriving: Shares, in_memory: bool = False
 ) -> AsyncIterator[FormData]:
     """Read a form while it arrives; its files are closed at the end. `setting` is the limit's name in errors.
 
-    `in_memory`: files never go to the disk. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError,
-    StoreUnavailableError.
+    `arriving` counts the bytes until then. `in_memory`: files never go to the disk. Raises InvalidRequestError,
+    BodyTooLargeError, BodyTooSlowError, QueueFullError, StoreUnavailableError.
     """
-    chunks = body_chunks(request, max_bytes=max_bytes, setting=setting)
-    form = await in_time(_read(request.headers.get("content-type", ""), chunks, in_memory=in_memory), deadline_s)
+    owner, num_bytes = sharer(), 0
+
+    async def counted() -> AsyncGenerator[bytes, None]:
+        nonlocal num_bytes
+        chunks = body_chunks(request, max_bytes=max_bytes, setting=setting)
+        async for chunk in chunks:
+            num_bytes += len(chunk)
+            arriving.held[owner] += len(chunk)
+            if arriving.held[owner] > num_bytes and arriving.room(owner) < 0:  # alone, any upload fits
+                async for _ in chunks:  # a client that is still writing does not read
+                    pass
+                raise QueueFullError(
+                    "too many uploads arrive at once; send one after the other", retry_after_s=_RETRY_S
+                )
+            yield chunk
+
     try:
-        yield form
+        reading = _read(request.headers.get("content-type", ""), counted(), in_memory=in_memory)
+        form = await in_time(reading, deadline_s)
+        try:
+            yield form
+        finally:
+            await form.close()
     finally:
-        await form.close()
+        arriving.held[owner] -= num_bytes
 
 
 async def _read(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_memory: bool) -> FormData:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ....engine.language.workers.shares import note_sharer
 from ...extension import Part
 from ..durable.durable_backend import DurableBackend
 from ..durable.memory_store import MemoryStore, StoreUser
@@ -61,5 +62,6 @@ class BatchesPart(Part):
         return self.service.state == "ready"
 
     async def _answer(self, batch: Batch, fields: Mapping[str, Any]) -> Any:
+        note_sharer(batch.owner if self.service.settings.has_several_keys else "")
         run = self.service.endpoints[batch.endpoint]
         return await run(self.service, fields, owner=batch.owner, defaults=batch.defaults)

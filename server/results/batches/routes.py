@@ -50,6 +50,7 @@ async def create_file(request: Request) -> Response:
         max_bytes=service.settings.section(BatchSettings).max_file_bytes + _FORM_BYTES,
         setting="--max-file-bytes",
         deadline_s=UPLOAD_S,
+        arriving=_batches(request).files.arriving,
         in_memory=service.settings.section(DurableSettings).results_key_file
         is not None,  # nothing unencrypted may reach the disk
     ) as form:

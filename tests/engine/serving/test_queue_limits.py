@@ -25,7 +25,7 @@ def limits(world: World, *, size: int = 4, seconds: float | None = None) -> Queu
 
 def retry_after(queue: QueueLimits, world: World, *, num_waiting: int, num_new: int = 1) -> float | None:
     try:
-        queue.check(world, num_waiting=num_waiting, num_new=num_new)
+        queue.check(world, num_waiting=num_waiting, num_new=num_new, num_own=len)
     except QueueFullError as exc:
         return exc.retry_after_s
     return None
@@ -37,7 +37,7 @@ def test_an_empty_queue_takes_any_number_and_another_as_many_as_it_holds() -> No
     assert retry_after(queue, world, num_waiting=0, num_new=100) is None
     assert retry_after(queue, world, num_waiting=3) is None
     with pytest.raises(QueueFullError, match="4 requests wait and the queue holds 4; try again in 7 s"):
-        queue.check(world, num_waiting=4, num_new=1)
+        queue.check(world, num_waiting=4, num_new=1, num_own=len)
 
 
 def test_the_time_to_come_again_is_that_of_the_cost_model_and_then_of_the_last_ends() -> None:
@@ -61,4 +61,4 @@ def test_a_predicted_wait_may_be_too_long() -> None:
     assert retry_after(queue, world, num_waiting=0) == 1.0, "the least"
     world.wait_s = 12.0
     with pytest.raises(QueueFullError, match=r"a first token is 12\.0 s away .* is 2; try again in 10 s"):
-        queue.check(world, num_waiting=1, num_new=1)
+        queue.check(world, num_waiting=1, num_new=1, num_own=len)

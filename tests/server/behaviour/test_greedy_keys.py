@@ -7,18 +7,32 @@ import asyncio
 import json
 import random
 import re
+import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from splitfuse.server.jobs.shares import Turns, most_of
+from splitfuse.engine.config import DEMO_FOLDER, EngineConfig, ResolvedConfig
+from splitfuse.engine.core.outputs import OutputDelta
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.errors import QueueFullError
+from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.language.structured_output import grammar_maker
+from splitfuse.engine.language.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.language.structured_output.params import StructuredOutputs
+from splitfuse.engine.language.text.tokenizer import Tokenizer
+from splitfuse.engine.language.workers.input_threads import LONG_CHARS, InputThreads
+from splitfuse.engine.language.workers.shares import Turns, most_of, note_sharer
+from splitfuse.engine.serving.queue_limits import QueueLimits
+from splitfuse.server.apis.embeddings.work import _BackgroundTurns, _Run
+from splitfuse.server.results.batches.part import BatchesPart
 from splitfuse.server.settings import Settings
 
 GREEDY, OTHER = "greedy-secret-key", "other-secret-key"
 MIB = 2**20
 LINE = {"custom_id": "0", "method": "POST", "url": "/generate", "body": {"prompt": "a", "max_tokens": 5}}
-FEW_S = 2.0
 
 
 @pytest.fixture
@@ -44,12 +58,62 @@ async def batch(served, key, file_id):
     return await served.client.post("/v1/batches", json=body, headers=bearer(key))
 
 
+async def ended(served, key, batch_id):
+    async with asyncio.timeout(60):
+        while True:
+            found = (await served.client.get(f"/v1/batches/{batch_id}", headers=bearer(key))).json()
+            if found["status"] == "completed":
+                return found
+            await asyncio.sleep(0.01)
+
+
 async def test_bytes_of_files(served):
     answers = [await upload(served, GREEDY, padding=MIB) for _ in range(9)]
     statuses = Counter(answer.status_code for answer in answers)
     assert statuses[200] == 3, "half of 8 MiB is 4; each has a little more than one"
     assert "your files have" in answers[-1].text
     assert [(await upload(served, OTHER, padding=MIB)).status_code for _ in range(2)] == [200, 200]
+
+
+async def test_output_of_batches_counts_as_files(served):
+    """The files leave room for the output of some lines; the others' answers say why there is none."""
+    for _ in range(3):
+        assert (await upload(served, GREEDY, padding=MIB)).status_code == 200
+    body = {"prompt": "a" * 400, "max_tokens": 100, "logprobs": 20}
+    lines = "\n".join(json.dumps({**LINE, "custom_id": str(n), "body": body}) for n in range(100))
+    sent = {"files": {"file": ("f", lines.encode())}, "data": {"purpose": "batch"}}
+    file = (await served.client.post("/v1/files", **sent, headers=bearer(GREEDY))).json()
+    made = (await batch(served, GREEDY, file["id"])).json()
+    done = await ended(served, GREEDY, made["id"])
+    assert done["request_counts"]["completed"] > 0
+    assert done["request_counts"]["failed"] > 0
+    errors = await served.client.get(f"/v1/files/{done['error_file_id']}/content", headers=bearer(GREEDY))
+    assert "--max-total-file-bytes" in errors.text
+    assert (await upload(served, OTHER, padding=MIB)).status_code == 200
+
+
+async def test_bytes_of_uploads_that_arrive(served):
+    """Slow uploads of the greedy key hold half; more of them are refused, and another key's is not."""
+    is_held, has_sent = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def body():
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + b"y" * int(1.4 * MIB)
+        has_sent.release()
+        await is_held.wait()
+        yield b"\r\n--x--\r\n"
+
+    async def send():
+        headers = {"content-type": "multipart/form-data; boundary=x", **bearer(GREEDY)}
+        return await served.client.post("/v1/files", content=body(), headers=headers)
+
+    held = [asyncio.create_task(send()) for _ in range(3)]
+    arriving = served.service.part(BatchesPart).batches.files.arriving
+    for _ in held:
+        await has_sent.acquire()
+    assert (await upload(served, OTHER, padding=MIB)).status_code == 200
+    is_held.set()
+    assert sorted(answer.status_code for answer in await asyncio.gather(*held))[-1] == 429
+    assert arriving.held.total() == 0
 
 
 async def test_unfinished_batches(served, monkeypatch):
@@ -80,12 +144,7 @@ async def test_lines_of_batches(served, monkeypatch):
     for _ in range(3):
         assert (await batch(served, GREEDY, file["id"])).status_code == 200
     mine = (await batch(served, OTHER, (await upload(served, OTHER, num_lines=9)).json()["id"])).json()
-    async with asyncio.timeout(60):
-        while True:
-            found = await served.client.get(f"/v1/batches/{mine['id']}", headers=bearer(OTHER))
-            if found.json()["status"] == "completed":
-                break
-            await asyncio.sleep(0.01)
+    await ended(served, OTHER, mine["id"])
 
 
 async def test_bytes_and_number_of_results(served):
@@ -94,6 +153,111 @@ async def test_bytes_and_number_of_results(served):
     taken = [await served.client.post("/generate", json=body, headers=bearer(GREEDY)) for _ in range(30)]
     assert {answer.status_code for answer in taken} == {202, 429}
     assert (await served.client.post("/generate", json=body, headers=bearer(OTHER))).status_code == 202
+
+
+async def test_waiting_requests():
+    """Embeddings' inputs wait in the same queue."""
+    predictions = SimpleNamespace(predicted_s_until_ended=lambda num: 1.0)
+    limits, waiting = QueueLimits(EngineConfig(max_queue_size=100)), Counter()
+
+    def submit(key, num_new=1):
+        note_sharer(key)
+        limits.check_size(predictions, num_waiting=waiting.total(), num_new=num_new, num_own=waiting.__getitem__)
+        waiting[key] += num_new
+
+    for _ in range(50):
+        submit("greedy")
+    with pytest.raises(QueueFullError, match="50 requests of this key wait and its share of the queue holds 50"):
+        submit("greedy")
+    submit("other", 25)
+    with pytest.raises(QueueFullError):
+        submit("other")
+    note_sharer("")
+    with pytest.raises(QueueFullError, match="75 requests wait and the queue holds 100"):
+        limits.check_size(predictions, num_waiting=75, num_new=26, num_own=waiting.__getitem__)
+
+
+async def test_characters_of_prompts():
+    threads, gate, order = InputThreads(max_length=10 * LONG_CHARS), threading.Event(), []
+
+    async def prompt(key):
+        note_sharer(key)
+
+        def work():
+            gate.wait()
+            order.append(key)
+
+        with threads.hold(num_requests=1, length=LONG_CHARS):
+            await threads.run(work, length=LONG_CHARS + 1)
+
+    greedy = [asyncio.create_task(prompt("greedy")) for _ in range(20)]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(prompt("other"))
+    await asyncio.sleep(0)
+    gate.set()
+    await other
+    ends = await asyncio.gather(*greedy, return_exceptions=True)
+    assert Counter(type(end) for end in ends) == {type(None): 5, QueueFullError: 15}
+    assert order.index("other") == 1, "behind the prompt that was being read"
+    assert threads.num_requests == threads.length == 0
+    threads.stop()
+
+
+async def test_grammars(monkeypatch):
+    """The order of trials has a test beside `sandbox_worker`."""
+    compiler = GrammarCompiler(Tokenizer(DEMO_FOLDER), read_model_config(DEMO_FOLDER))
+    gate = threading.Event()
+    make = grammar_maker.GrammarMaker.make
+
+    def held(self, outputs, *, owner=""):
+        gate.wait()
+        return make(self, outputs, owner=owner)
+
+    monkeypatch.setattr(grammar_maker.GrammarMaker, "make", held)
+    grammars = [StructuredOutputs(regex=f"[a-z]{{{num}}}") for num in range(1, 12)]
+    monkeypatch.setattr(compiler._compiling, "limit", 10)
+    note_sharer("greedy")
+    taken = [compiler.compile(grammar) for grammar in grammars[:5]]
+    with pytest.raises(QueueFullError, match="5 grammars of this key"):
+        compiler.compile(grammars[5])
+    note_sharer("other")
+    taken += [compiler.compile(grammar) for grammar in grammars[6:8]]
+    gate.set()
+    assert len({grammar.result(60) for grammar in taken}) == 7
+    assert compiler._compiling.held.total() == 0
+
+
+async def test_embeddings_of_many_inputs():
+    """A greedy key has three steps of inputs in the engine. The next key's come when the first of them have ended."""
+    submitted, sinks = [], []
+
+    async def submit(token_ids, params, sink, *, tenant):
+        submitted.append(tenant)
+        sinks.append(lambda: sink(OutputDelta("", 0, "", (), finish_reason="stop")))
+        return SimpleNamespace(request_id=str(len(sinks)))
+
+    engine = SimpleNamespace(config=ResolvedConfig.of(EngineConfig(), device="cpu"), submit=submit, abort=print)
+    turns = _BackgroundTurns(engine)
+    engine.state = lambda kind: turns
+    prompts = [SimpleNamespace(token_ids=[1] * 100, params=SamplingParams()) for _ in range(100)]
+    service = SimpleNamespace(engine=engine)
+    keys = ["greedy"] * 20 + ["other"]
+    runs = [asyncio.create_task(_Run(service, prompts, tenant=key, is_background=True).finish()) for key in keys]
+    await settled()
+    assert submitted == ["greedy"] * 15
+    for end in sinks[:5]:
+        end()
+    await settled()
+    assert submitted == ["greedy"] * 15 + ["other"] * 5
+    for run in runs:
+        run.cancel()
+    await asyncio.gather(*runs, return_exceptions=True)
+    assert turns._held.total() == 0
+
+
+async def settled():
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 async def test_turns_shut_nobody_out():
@@ -142,7 +306,7 @@ def test_n_greedy_keys_leave_a_share():
 
 def test_each_row_of_the_documents_has_its_greedy_key():
     text = (Path(__file__).parents[3] / "server/docs/access.md").read_text()
-    rows = re.findall(r"^\| ([\w ]+) \| [`\d]", text.partition("## Shares of keys")[2].partition("\n## ")[0], re.M)
+    rows = re.findall(r"^\| ([\w, ']+) \| [`\d]", text.partition("## Shares of keys")[2].partition("\n## ")[0], re.M)
     assert rows == [
         *(
             "bytes of files",
@@ -151,5 +315,10 @@ def test_each_row_of_the_documents_has_its_greedy_key():
             "adapters in memory",
             "bytes of results",
             "unfinished results",
+            "bytes of uploads that arrive",
+            "waiting requests",
+            "characters of prompts",
+            "embeddings of many inputs",
+            "grammars",
         ),
     ]

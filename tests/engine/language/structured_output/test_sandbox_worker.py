@@ -35,6 +35,10 @@ class HeldTrial:
         return self.answer
 
 
+def job(number: int, *, owner: str = "") -> dict[str, Any]:
+    return {"id": number, "job": {"grammar": "", "owner": owner}}
+
+
 class Line:
     """Line of trials whose children are held."""
 
@@ -43,9 +47,9 @@ class Line:
         self.trials = sandbox_worker.Trials(selector, None)
         self.answers: list[dict[str, Any]] = []
 
-    def add(self, *numbers: int) -> None:
+    def add(self, *numbers: int, owner: str = "") -> None:
         for number in numbers:
-            self.trials.add({"id": number})
+            self.trials.add(job(number, owner=owner))
         self.trials.begin()
 
     def running(self) -> list[tuple[int, bool]]:
@@ -72,7 +76,9 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sandbox_worker, "Trial", HeldTrial)
     with selectors.PollSelector() as selector:
         line = Line(selector)
-        monkeypatch.setattr(sandbox_worker, "_answer", lambda job, **fields: line.answers.append(job | fields))
+        monkeypatch.setattr(
+            sandbox_worker, "_answer", lambda job, **fields: line.answers.append({"id": job["id"], **fields})
+        )
         yield line
         for number, _ in line.running():
             line.end(number, OK)
@@ -106,19 +112,40 @@ def test_slow_ones_leave_the_first_tries_alone_and_too_many_are_refused(line: Li
     assert (NUM_SECOND_TRIES, False) in line.running()
 
 
+def test_an_owner_with_fewer_tries_comes_first_and_the_greediest_is_refused(line: Line) -> None:
+    line.add(*range(8), owner="greedy")
+    line.add(100, owner="other")
+    line.add(*range(10, 15), owner="greedy")
+    line.end(line.running()[0][0], OK)
+    assert (100, True) in line.running(), "though later ones came"
+    line.end(100, TOO_SHORT)
+    while first := [number for number, is_first in line.running() if is_first]:
+        line.end(first[0], OK)
+    line.answers.clear()
+    numbers = range(200, 200 + NUM_SECOND_TRIES - 1 + MAX_SLOW_WAITING)
+    for number in numbers:
+        line.add(number, owner="greedy")
+        line.end(number, TOO_SHORT)
+    line.add(101, owner="other")
+    line.end(101, TOO_SHORT)
+    assert line.answers == [{"id": numbers[-1], "busy": MAX_SLOW_WAITING}]
+    line.end(100, OK)
+    assert (101, False) in line.running(), "before greedy ones that came earlier"
+
+
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
 def test_a_child_that_the_system_refuses_leaves_nothing_behind(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise OSError(number, os.strerror(number))
 
     answers: list[dict[str, Any]] = []
-    monkeypatch.setattr(sandbox_worker, "_answer", lambda job, **fields: answers.append(job | fields))
+    monkeypatch.setattr(sandbox_worker, "_answer", lambda job, **fields: answers.append({"id": job["id"], **fields}))
     monkeypatch.setattr(os, "fork", refuse)
     num_open = len(os.listdir("/proc/self/fd"))
     with selectors.PollSelector() as selector:
         trials = sandbox_worker.Trials(selector, None)
         for index in range(3):
-            trials.add({"id": index})
+            trials.add(job(index))
             trials.begin()
         assert not selector.get_map()
     assert answers == [{"id": index, "unavailable": os.strerror(number)} for index in range(3)]

@@ -35,4 +35,4 @@ async def test_three_steps_of_the_device_wait_in_the_queue(device: str, budget: 
                 sink(OutputDelta(request_id, 0, "", (), finish_reason="stop"))
                 break
     await task
-    assert 3 * budget <= longest < 3 * budget + 100
+    assert 3 * budget - 300 < longest <= 3 * budget

@@ -12,6 +12,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.language.workers.shares import Shares
 from splitfuse.server.http.errors import BodyTooLargeError, BodyTooSlowError, StoreUnavailableError
 from splitfuse.server.results.batches.form import MAX_FIELDS, SPOOLED_BYTES, read_form
 
@@ -39,7 +40,9 @@ def request_of(chunks: Sequence[bytes], content_type: str = TYPES[0]) -> tuple[R
 
 @contextlib.asynccontextmanager
 async def form_of(request: Request, *, max_bytes: int = 2**30, **options: Any) -> AsyncIterator[Any]:
-    async with read_form(request, max_bytes=max_bytes, setting="--max", deadline_s=5.0, **options) as form:
+    async with read_form(
+        request, max_bytes=max_bytes, setting="--max", deadline_s=5.0, arriving=Shares(2**20), **options
+    ) as form:
         yield form
 
 
@@ -113,7 +116,7 @@ async def test_a_file_that_never_ends_is_too_slow() -> None:
 
     request = Request({"type": "http", "headers": [(b"content-type", TYPES[0].encode())]}, receive)
     with pytest.raises(BodyTooSlowError):
-        async with read_form(request, max_bytes=99, setting="--max", deadline_s=0.01):
+        async with read_form(request, max_bytes=99, setting="--max", deadline_s=0.01, arriving=Shares(99)):
             pass
 
 
