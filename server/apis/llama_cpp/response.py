@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ....engine.core.sampling_params import SamplingParams
 from ...api.chat.model_text import ShownToken
 from ...api.native.response import finite_logprob
 from ...api.streaming import StreamWriter
@@ -13,6 +14,23 @@ from ...http.sse import frame
 from ...jobs.job import Job, raise_failure
 
 Shown = Callable[[int], ShownToken]
+
+
+def settings(params: SamplingParams, *, is_stream: bool) -> dict[str, Any]:
+    """Return a request's parameters as llama.cpp's `generation_settings`: -1 as many tokens as fit."""
+    names = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos")
+    num_tokens = -1 if (limit := params.max_tokens or params.default_max_tokens) is None else limit
+    return {name: getattr(params, name) for name in names} | {
+        "seed": 2**32 - 1 if params.seed is None else params.seed,
+        "top_k": max(0, params.top_k),
+        "repeat_penalty": params.repetition_penalty,
+        "n_predict": num_tokens,
+        "max_tokens": num_tokens,
+        "n_probs": params.logprobs or 0,
+        "stop": list(params.stop),
+        "logit_bias": [{"token": token, "bias": bias} for token, bias in (params.logit_bias or {}).items()],
+        "stream": is_stream,
+    }
 
 
 def whole(job: Job, shown: Shown, *, has_tokens: bool) -> dict[str, Any]:
@@ -58,8 +76,9 @@ def ending(job: Job) -> dict[str, Any]:
 class CompletionStreamWriter(StreamWriter):
     """Events of one job; the last one has no text."""
 
-    def __init__(self, job: Job, shown: Shown) -> None:
-        self._job = job
+    def __init__(self, job: Job, shown: Shown, more: dict[str, Any]) -> None:
+        """`more`: what the last event says of the request."""
+        self._job, self._more = job, more
         self._shown = shown
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
@@ -71,7 +90,7 @@ class CompletionStreamWriter(StreamWriter):
 
     async def end(self) -> Sequence[bytes]:
         raise_failure([self._job])
-        return [_frame({"content": "", "tokens": []} | ending(self._job))]
+        return [_frame({"content": "", "tokens": []} | ending(self._job) | self._more)]
 
     def error(self, problem: Problem) -> bytes:
         return _frame(_envelope(problem))

@@ -25,11 +25,12 @@ from ...api.chat.token_limit import announce_cut
 from ...api.openapi import GENERATION, KEYED, errors, events
 from ...api.prompt import MAX_PROMPTS, is_token_ids
 from ...api.request_model import ModelName
+from ...api.rights import caller_of
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import Service, service_of
 from .request import InfillRequest, LlamaCompletionRequest
-from .response import CompletionStreamWriter, whole
+from .response import CompletionStreamWriter, settings, whole
 
 router = APIRouter(tags=["llama.cpp"])
 _EVENTS = """data: {"index": 0, "content": " there", "tokens": [421], "stop": false}
@@ -100,9 +101,10 @@ async def _answer(
     jobs = await (generation.begin(request) if body.stream else generation.answered(request))
     announce_cut(request, jobs, limit=None if body.n_predict is None else params.default_max_tokens)
     shown = ModelText(service_of(request)).shown
+    more = {"generation_settings": settings(params, is_stream=body.stream)}
     if body.stream:
-        return streamed(request, jobs, CompletionStreamWriter(jobs[0], shown))
-    answers = [{**whole(job, shown, has_tokens=body.return_tokens), "index": i} for i, job in enumerate(jobs)]
+        return streamed(request, jobs, CompletionStreamWriter(jobs[0], shown, more))
+    answers = [{**whole(job, shown, has_tokens=body.return_tokens), "index": i} | more for i, job in enumerate(jobs)]
     return SlicedResponse.of(await service_of(request).json.write(answers if is_list else answers[0]))
 
 
@@ -116,7 +118,10 @@ async def props(request: Request) -> Response:
         {
             "default_generation_settings": {
                 "n_ctx": engine.max_model_len,
-                "params": dict(service.default_sampling_params),
+                "params": settings(
+                    SamplingParams.from_fields({}, default_max_tokens=None, defaults=service.default_sampling_params),
+                    is_stream=True,
+                ),
             },
             "total_slots": engine.config.max_num_seqs,
             "model_alias": service.settings.model_name,
@@ -125,6 +130,24 @@ async def props(request: Request) -> Response:
             "modalities": {"vision": False, "audio": False},
             "build_info": f"splitfuse {package_version()}",
         }
+    )
+
+
+@router.get("/slots", response_description="A place for each sequence that can run.", responses=errors(*KEYED, 503))
+async def slots(request: Request) -> Response:
+    """Places for sequences, and how many of them are in use: for a key that is no admin's, by its own requests."""
+    engine, caller = service_of(request).engine, caller_of(request)
+    counts = engine.stats() if caller.may_read_sums else engine.view.counts_of(caller.owner)
+    return JsonResponse(
+        [
+            {
+                "id": number,
+                "n_ctx": engine.max_model_len,
+                "speculative": False,
+                "is_processing": number < counts["num_running"],
+            }
+            for number in range(engine.config.max_num_seqs)
+        ]
     )
 
 

@@ -15,6 +15,14 @@ async def test_a_prompt_is_continued(served):
     assert (answer["stop"], answer["stop_type"], answer["stopping_word"]) == (True, "limit", "")
     assert (len(answer["tokens"]), answer["tokens_predicted"], answer["tokens_evaluated"]) == (5, 5, len(PROMPT))
     assert answer["timings"]["predicted_n"] == 5
+    found = answer["generation_settings"]
+    assert (found["n_predict"], found["seed"], found["stop"], found["stream"]) == (5, 2**32 - 1, [], False)
+
+
+async def test_slots_are_places_for_sequences(served):
+    slots = (await served.client.get("/slots")).json()
+    assert [slot["id"] for slot in slots] == list(range(served.engine.config.max_num_seqs))
+    assert not any(slot["is_processing"] for slot in slots)
 
 
 async def test_likeliest_tokens_whole_and_in_a_stream(served):
