@@ -64,13 +64,15 @@ def cut_at_first(text: str, tags: Sequence[str], *, is_end: bool) -> tuple[str, 
 class BufferedReader:
     """Reader that keeps text until its kind is decided, and whitespace until the text after it is known.
 
-    Whitespace next to a call or a tag is dropped, whitespace within text is kept.
+    Whitespace next to a call or a tag is dropped, unless content stands on both sides; whitespace within text is kept.
     """
 
     def __init__(self, *, drops_leading_space: bool = False) -> None:
         self._text = ""  # text whose kind is not decided yet
         self._space = ""  # whitespace held back at the end of the text so far
         self._drops_space = drops_leading_space  # True: drop whitespace at the start of the next text
+        self._gap = ""  # whitespace beside a call, for content that follows content
+        self._has_content = False
 
     def push(self, text: str) -> list[AnswerPart]:
         """Return the parts that are certain now."""
@@ -88,14 +90,21 @@ class BufferedReader:
         """Return the held whitespace and this text as a part; the text's own last whitespace is held back instead."""
         text = self._space + text
         if self._drops_space:
+            self._gap = self._gap or text[: len(text) - len(text.lstrip())]
             text = text.lstrip()
         kept = text.rstrip()
         self._space = text[len(kept) :]
         self._drops_space = self._drops_space and not kept
-        return [AnswerPart(kind, kept)] if kept else []
+        if not kept:
+            return []
+        if kind == "content":
+            kept = (self._gap if self._has_content else "") + kept
+            self._gap, self._has_content = "", True
+        return [AnswerPart(kind, kept)]
 
     def _drop_space(self) -> None:
         """Drop the whitespace before and after a call or a tag that comes here."""
+        self._gap = self._gap or self._space
         self._space, self._drops_space = "", True
 
     def _last_space(self) -> list[AnswerPart]:

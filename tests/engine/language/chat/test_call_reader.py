@@ -75,6 +75,14 @@ HERMES: list[Case] = [
         '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n So. ',
         [*call("f", "{}"), content("So. ")],
     ),
+    (
+        'Sure.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>\n\nDone',
+        [content("Sure."), *call("f", "{}"), content("\nDone")],
+    ),
+    (
+        'Sure.<tool_call>{"name": "f", "arguments": {}}</tool_call> Done',
+        [content("Sure."), *call("f", "{}"), content(" Done")],
+    ),
     # the arguments come first, are missing, null, a string of JSON, or twice
     (f'<tool_call>{{"arguments": {ARGUMENTS}, "name": "f"}}</tool_call>', call("f", ARGUMENTS)),
     ('<tool_call>{"name": "f"}</tool_call>', call("f", "{}")),
