@@ -272,7 +272,8 @@ class InputProcessor:
     def max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """Return the most tokens of prompt and output: the requested number if it fits, or a default cut to fit."""
         largest, holder = self._capacity
-        largest += params.pooling is not None  # the one token behind a pooled prompt is never made
+        # One token behind a prompt that is pooled or scored is never computed.
+        largest += params.pooling is not None or (params.prompt_logprobs is not None and params.max_tokens == 1)
         if num_prompt_tokens >= largest:
             raise self._too_long(str(num_prompt_tokens), params)
         if params.max_length is not None and params.max_length <= num_prompt_tokens:

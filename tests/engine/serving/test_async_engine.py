@@ -238,6 +238,16 @@ async def test_what_requests_bring_on_themselves_is_no_failure(tiny_folder: str)
         assert not engine.is_failing
 
 
+async def test_a_prompt_that_is_scored_may_fill_the_context(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_model_len=32) as engine:
+        params, prompt = SamplingParams(max_tokens=1, prompt_logprobs=0, ignore_eos=True), list(range(40, 72))
+        (output,) = await collect(engine, prompt, params)
+        assert (len(output.token_ids), output.finish_reason) == (1, "length")
+        for fields in ({"max_tokens": 1}, {"max_tokens": 2, "prompt_logprobs": 0}):
+            with pytest.raises(ContextLengthError):
+                await collect(engine, prompt, SamplingParams(**fields))  # type: ignore[arg-type]
+
+
 async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -> None:
     async with running_engine(tiny_folder, max_num_seqs=1, max_queue_size=2) as engine:
         sinks = [Collector() for _ in range(3)]
