@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         known = [flag for action in self._actions for flag in action.option_strings]
         if (ours := _OF_OTHERS.get(word)) in known:
             hint = f"; here it is {ours}"
-        near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+        near = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.75)
         if hint is None and "--model" in known and not word.startswith("-"):
             hint = f"; did you mean --model {word}?"
         if hint is None:
