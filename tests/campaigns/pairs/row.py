@@ -189,36 +189,87 @@ def _result(client: httpx.Client, request: Asked, rng: random.Random, *, has_kil
             if again["seq_id"] != result["seq_id"]:
                 raise _FaultError("the same Idempotency-Key gave another result")
         return result
+    if door == "fork":
+        return _forked(client, _polled(client, request.body, has_kills=has_kills), rng, has_kills=has_kills)
+    if door == "attach":
+        return _attached(client, _answered(client.post("/generate", json=request.body)), rng)
     body = {**request.body, "stream": True, **({"durable": True} if door == "durable" else {})}
-    done: dict[str, Any] | None = None
-    texts: dict[int, str] = {}
+    read = _Read()
     with client.stream("POST", "/generate", json=body) as reply:
+        read.all_of(reply)
+    return read.result()
+
+
+class _Read:
+    """What has been read of a stream, in one response or several."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, Any] | None = None
+        self._texts: dict[int, str] = {}
+        self.last_id = ""
+
+    def all_of(self, reply: httpx.Response, *, most: int | None = None) -> None:
+        """Read events to the end, or at most so many of them."""
         if reply.status_code != 200:
             reply.read()
             _answered(reply)
-        event = ""
+        event, num_events = "", 0
         for line in reply.iter_lines():
             event = line.removeprefix("event: ") if line.startswith("event: ") else event
+            self.last_id = line.removeprefix("id: ") if line.startswith("id: ") else self.last_id
             data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else None
             if data is not None and event == "token":
-                texts[data["index"]] = texts.get(data["index"], "") + data["text"]
+                self._texts[data["index"]] = self._texts.get(data["index"], "") + data["text"]
             elif data is not None and event == "done":
-                done = data
+                self._done = data
             elif data is not None:
-                raise (
-                    _LaterError if data["error"]["code"] in ("draining", "cancelled") else _FaultError(str(data)[:300])
-                )
-    if done is None:
-        raise _LaterError
-    if any(texts.get(output["index"], "") != output["text"] for output in done["outputs"]):
-        raise _FaultError("the stream's text is not the result's")
-    return done
+                is_later = data["error"]["code"] in ("draining", "cancelled")
+                raise _LaterError if is_later else _FaultError(str(data)[:300])
+            num_events += data is not None
+            if num_events == most and line == "":
+                return
+
+    def result(self) -> dict[str, Any]:
+        """Return the result, whose text must be the stream's."""
+        if self._done is None:
+            raise _LaterError
+        if any(self._texts.get(output["index"], "") != output["text"] for output in self._done["outputs"]):
+            raise _FaultError("the stream's text is not the result's")
+        return self._done
+
+
+def _attached(client: httpx.Client, job: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Return the result of a job whose stream is cut and taken up again."""
+    read = _Read()
+    for most in (rng.randint(1, 9), rng.randint(1, 9), None):
+        headers = {"Last-Event-ID": read.last_id} if read.last_id else {}
+        with client.stream("GET", f"/result/{job['seq_id']}/stream", headers=headers) as reply:
+            read.all_of(reply, most=most)
+    return read.result()
+
+
+def _forked(client: httpx.Client, result: dict[str, Any], rng: random.Random, *, has_kills: bool) -> dict[str, Any]:
+    """Return the result, of which a fork without a change must be the same."""
+    number = rng.randrange(len(result["outputs"]))
+    output = result["outputs"][number]
+    if output["token_ids"]:
+        body = {"seq_id": result["seq_id"], "output": number, "at": rng.randrange(len(output["token_ids"]))}
+        (fork,) = _polled(client, body, path="/fork", has_kills=has_kills)["outputs"]
+        names = ("token_ids", "text", "finish_reason", "stop_reason")
+        if [fork.get(name) for name in names] != [output.get(name) for name in names]:
+            raise _FaultError(f"a fork at {body['at']}: {fork} of {output}"[:700])
+    return result
 
 
 def _polled(
-    client: httpx.Client, body: dict[str, Any], *, headers: dict[str, str] | None = None, has_kills: bool = False
+    client: httpx.Client,
+    body: dict[str, Any],
+    *,
+    path: str = "/generate",
+    headers: dict[str, str] | None = None,
+    has_kills: bool = False,
 ) -> dict[str, Any]:
-    result = _answered(client.post("/generate", json=body, headers=headers))
+    result = _answered(client.post(path, json=body, headers=headers))
     deadline = time.monotonic() + 180
     while "outputs" not in result or result["status"] in ("queued", "running"):
         try:
