@@ -123,13 +123,13 @@ fuzz: $(VENV)/.test  ## hostile requests for MINUTES=30; ARGS="--case N" sends o
 soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing kept
 	$(CAMPAIGN) soak --minutes $(or $(MINUTES),60) $(ARGS)
 
-pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1
+pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1 ARGS=--planted
 	$(CAMPAIGN) pairs --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) $(ARGS)
 
 worlds-all: $(VENV)/.test  ## all orders of events in small worlds of the scheduler, on two processes; SECONDS=600
 	$(CAMPAIGN) worlds --seconds $(or $(SECONDS),600) $(ARGS)
 
-faults: $(VENV)/.test  ## overload of a real process: a table of what is promised and what was seen; a quiet machine, 5 minutes
+faults: $(VENV)/.test  ## overload of a real process, hostile files: what is promised and what was seen; a quiet machine, 9 minutes; ARGS="H1 H2"
 	$(CAMPAIGN) faults $(ARGS)
 
 conformance: $(VENV)/.test  ## server/docs/conformance.md, of a run against what others have published: files, types, ids, formats

@@ -7,14 +7,16 @@ machine.
 import argparse
 import sys
 
-from faults.overload_faults import FAULTS, Fault, Seen
+from faults import hostile_faults, overload_faults
+from faults.overload_faults import Fault, Seen
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
-    parser.add_argument("names", nargs="*", help="R21, R22, R23; none = all")
+    parser.add_argument("names", nargs="*", help="R21 to R23, H1 to H9; none = all")
     names = parser.parse_args().names
-    chosen = [fault for fault in FAULTS if not names or fault.name in names]
+    faults = (*overload_faults.FAULTS, *hostile_faults.FAULTS)
+    chosen = [fault for fault in faults if not names or fault.name in names]
     num_held = 0
     print("| | fault | promise | held | seen |\n|---|---|---|---|---|", flush=True)
     for fault in chosen:
