@@ -11,6 +11,7 @@ import tempfile
 import time
 from typing import Any
 
+from pairs.planted import PLANTED
 from pairs.row import Asked, Judged, run_row, undisturbed
 from pairs.switches import NUMBERS, REQUEST, SERVER, Row, body, covering, pairs_of
 
@@ -23,9 +24,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows", type=int, help="run only the first rows")
+    parser.add_argument("--planted", action="store_true", help="run servers with a bug each, which must be found")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     asked = [Asked(row, body(row, seed=number)) for number, row in enumerate(covering(REQUEST, rng))]
+    if options.planted:
+        return _planted(asked, seconds=options.seconds / len(PLANTED), seed=options.seed)
     rows = covering(SERVER, rng)[: options.rows]
     start, answers, results = time.monotonic(), _Undisturbed(asked), Judged()
     pairs = set().union(*(pairs_of(request.row) for request in asked))
@@ -43,6 +47,21 @@ def main() -> int:
 
     print(f"{results.num_answers} answers, {len(pairs)} pairs, {results.num_different} different")
     return int(bool(results.faults or results.num_different))
+
+
+def _planted(asked: list[Asked], *, seconds: float, seed: int) -> int:
+    """Run a server with each planted bug. Returns 1 if one is not found."""
+    answers, num_found = _Undisturbed(asked), 0
+    for name, bug in PLANTED.items():
+        row = bug.row()
+        program = (sys.executable, "-P", "-m", "pairs.planted", name)
+        with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
+            most_s = max(LEAST_S, seconds - 10)
+            judged = run_row(row, asked, answers.of(row), folder=folder, seconds=most_s, seed=seed, program=program)
+        num_found += (is_found := bool(judged.num_different or judged.faults))
+        print(f"{'found' if is_found else 'MISSED'} {name}: {judged} {'; '.join(judged.faults)[:200]}", flush=True)
+    print(f"{num_found} of {len(PLANTED)} found")
+    return int(num_found < len(PLANTED))
 
 
 class _Undisturbed:

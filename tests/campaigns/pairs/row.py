@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 from pairs.switches import Row, arguments
-from served import Served
+from served import SERVE, Served
 
 from splitfuse.engine.config import DEMO_FOLDER
 
@@ -63,13 +63,20 @@ def undisturbed(row: Row, asked: Sequence[Asked]) -> list[Any]:
 
 
 def run_row(
-    row: Row, asked: Sequence[Asked], expected: Sequence[Any], *, folder: str, seconds: float, seed: int
+    row: Row,
+    asked: Sequence[Asked],
+    expected: Sequence[Any],
+    *,
+    folder: str,
+    seconds: float,
+    seed: int,
+    program: Sequence[str] = SERVE,
 ) -> Judged:
     """Run a server under load; return how its answers compare."""
     args = (*_ONE_THREAD, *arguments(row, folder))
     judged = Judged()
     try:
-        with Served(*args) as first:
+        with Served(*args, program=program) as first:
             load = _Load(first, row, asked, expected, seed=seed)
             server = load.run(args, seconds=seconds)
             try:
