@@ -437,7 +437,7 @@ NO_CALLS = (
     ("text", "parts"),
     [
         (fence(WHOLE), call("f", '{"a": "b ``` c"}')),
-        (f"So:\n{fence(WHOLE)}\nDone.", [content("So:"), *call("f", '{"a": "b ``` c"}'), content("Done.")]),
+        (f"So:\n{fence(WHOLE)}\nDone.", [content("So:"), *call("f", '{"a": "b ``` c"}'), content("\nDone.")]),
         (f"{fence(WHOLE)}\n{fence(WHOLE)}", [*call("f", '{"a": "b ``` c"}'), *call("f", '{"a": "b ``` c"}', 1)]),
         *((text, [content(text)]) for text in NO_CALLS),
     ],
