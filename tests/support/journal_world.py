@@ -435,7 +435,7 @@ class JournalWorld:
             receipts=_no_receipts,
         )
         known = tuple(self.right(seq_id, 0)[: request.num_known])
-        forked = {
+        forked: dict[str, Any] = {
             "resumed": Resumed(1, (KnownOutput(known),), 0.0, is_new=True),
             "first": OutputDelta(seq_id, 0, "", known),
         }

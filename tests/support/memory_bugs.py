@@ -5,7 +5,8 @@ from typing import Any
 from planted_bug import Bugs, Method, plant
 
 from splitfuse.engine.core.block_allocator import BlockAllocator
-from splitfuse.engine.core.block_manager import BlockManager, Prefix
+from splitfuse.engine.core.block_manager import BlockManager
+from splitfuse.engine.core.block_ports import Prefix
 from splitfuse.engine.core.cache_shares import CacheShares
 from splitfuse.engine.core.prefix_cache import PrefixCache, _packed
 

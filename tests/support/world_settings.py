@@ -42,6 +42,7 @@ class WorldSettings:
         return bytes([digest[0] >> 8 - self.hash_bits]) if self.hash_is_weak else digest
 
     def __repr__(self) -> str:
+        names: tuple[str, ...]
         names = ("block_size", "max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs")
         names += ("batching_policy", "scheduling_policy", "preemption_mode", "enable_prefix_caching", "target_itl_ms")
         shown = ", ".join(f"{name}={getattr(self.config, name, None)!r}" for name in names)
