@@ -44,7 +44,7 @@ def test_attention_and_the_head_keep_their_bits(tmp_path: Path, monkeypatch: pyt
     head_dim = hidden // heads
     found = set(packed("llama-gqa-tied", tmp_path, monkeypatch))
     assert found == {
-        ((config.vocab_size, hidden), 16),
+        ((config.vocab_size, hidden), ops.HEAD_INPUTS),
         (((heads + 2 * config.num_key_value_heads) * head_dim, hidden), 16),
         ((hidden, heads * head_dim), 16),
         ((2 * inner, hidden), ops.FAST_INPUTS),

@@ -65,7 +65,7 @@ def asked(*later, cch):
 
 @pytest.fixture
 def settings():
-    return Settings(served_model_name="mine,claude-*")
+    return Settings(served_model_name="mine,claude-*", tool_call_parser="hermes")
 
 
 async def test_two_turns_with_a_call(served, monkeypatch):

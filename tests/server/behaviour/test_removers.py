@@ -315,6 +315,8 @@ ROWS: dict[str, Scenario | str] = {
     "engine/extras/simulation/recording.py:Recorder.open": private_files,
     "server/results/durable/sqlite_store.py:SqliteStore.backup": "a temporary file of its own, linked to a new name",
     "server/commands/model_store/pull.py:_check": "a file of the hub's cache whose name is not the hash of its content",
+    "server/commands/model_store/pull.py:_from_index": "the model's own name in the hub's cache, where no such file is",
+    "server/commands/model_store/pull.py:_pieces": "a wheel in a temporary folder of its own",
     "server/commands/inspect.py:_sparse": "a file in a temporary folder of its own",
     "server/process/start.py:listen_at": "a socket on which nobody listens; bind refuses any other file",
     "server/process/runtime_file.py:announced": runtime_files,
