@@ -31,7 +31,7 @@ def test_at_least_a_dozen_names_and_no_file_twice() -> None:
 def test_the_files_of_a_short_name_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[str, ...]] = []
 
-    def download(*args: str, revision: str) -> str:
+    def download(*args: str, revision: str, local_files_only: bool) -> str:
         calls.append((*args, revision))
         return str(tmp_path)
 
