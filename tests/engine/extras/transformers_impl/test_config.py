@@ -55,7 +55,7 @@ def test_models_that_do_not_fit_are_refused_by_name(
     kind: str, architecture: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{architecture}' cannot be served through transformers.*({message})"):
-        parse_model_config(fields(kind, architecture, **changes), generation={}, impl="auto")
+        parse_model_config(fields(kind, architecture, **changes), generation={}, impl="transformers")
 
 
 def test_code_of_a_models_folder_is_never_run() -> None:
