@@ -14,7 +14,7 @@ ALL = "all"
 # How --help groups them; what stands in none is the server's.
 SECTIONS: dict[str, str] = {
     "model": "profile served_model_name revision device dtype load_format model_impl quantization "
-    "quantization_activations speculative_config generation_config "
+    "quantization_activations speculative_config generation_config escape_special_tokens "
     "override_generation_config tokenizer chat_template exact pooler_config embedding_model seed num_threads "
     "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices thinking_budget thinking_message",
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "

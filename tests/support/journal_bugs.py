@@ -15,87 +15,61 @@ BUGS: Bugs = {}
 
 
 @plant(BUGS, Journal, "_write_changes")
-def answers_do_not_wait_for_the_disk(right: Method) -> Method:
-    async def wrong(self: Any, **changes: Any) -> None:
-        coroutine = right(self, **changes)
-        coroutine.send(None)
-
-    return wrong
+async def answers_do_not_wait_for_the_disk(right: Method, self: Any, **changes: Any) -> None:
+    right(self, **changes).send(None)
 
 
 @plant(BUGS, Journal, "sink")
-def first_tokens_of_a_fork_go_before_its_row(right: Method) -> Method:
-    return lambda self, kept: lambda delta: self._entries.put((kept, delta))
+def first_tokens_of_a_fork_go_before_its_row(right: Method, self: Any, kept: Any) -> Any:
+    return lambda delta: self._entries.put((kept, delta))
 
 
 @plant(BUGS, Journal, "_commit")
-def events_that_a_full_disk_refused_are_forgotten(right: Method) -> Method:
-    def wrong(self: Any, entries: Any) -> Any:
-        failure = right(self, entries)
-        self._unwritten_events = [] if failure else self._unwritten_events
-        return failure
-
-    return wrong
+def events_that_a_full_disk_refused_are_forgotten(right: Method, self: Any, entries: Any) -> Any:
+    failure = right(self, entries)
+    self._unwritten_events = [] if failure else self._unwritten_events
+    return failure
 
 
 @plant(BUGS, Journal, "_commit")
-def endings_that_a_full_disk_refused_are_forgotten(right: Method) -> Method:
-    def wrong(self: Any, entries: Any) -> Any:
-        failure = right(self, entries)
-        self._unwritten.endings = [] if failure else self._unwritten.endings
-        return failure
-
-    return wrong
+def endings_that_a_full_disk_refused_are_forgotten(right: Method, self: Any, entries: Any) -> Any:
+    failure = right(self, entries)
+    self._unwritten.endings = [] if failure else self._unwritten.endings
+    return failure
 
 
 @plant(BUGS, SqliteStore, "commit")
-def endings_have_a_transaction_of_their_own(right: Method) -> Method:
-    def wrong(self: Any, changes: Any) -> None:
-        right(self, replace(changes, endings=[]))
-        if changes.endings:
-            right(self, Changes(endings=changes.endings))
-
-    return wrong
+def endings_have_a_transaction_of_their_own(right: Method, self: Any, changes: Any) -> None:
+    right(self, replace(changes, endings=[]))
+    if changes.endings:
+        right(self, Changes(endings=changes.endings))
 
 
 @plant(BUGS, SqliteStore, "begin_process")
-def jobs_that_wait_for_their_turn_count_a_crash(right: Method) -> Method:
-    def wrong(self: Any) -> Any:
-        is_clean = right(self)
-        self._db.execute("UPDATE jobs SET is_running = 1 WHERE status IS NULL")
-        return is_clean
-
-    return wrong
+def jobs_that_wait_for_their_turn_count_a_crash(right: Method, self: Any) -> Any:
+    is_clean = right(self)
+    self._db.execute("UPDATE jobs SET is_running = 1 WHERE status IS NULL")
+    return is_clean
 
 
 @plant(BUGS, DurableBackend, "begin")
-def jobs_run_before_the_disk_knows(right: Method) -> Method:
-    async def wrong(self: Any, jobs: Any) -> None: ...
-
-    return wrong
+async def jobs_run_before_the_disk_knows(right: Method, self: Any, jobs: Any) -> None: ...
 
 
 @plant(BUGS, BegunJob, "_take")
-def ends_of_outputs_are_counted_again_after_a_crash(right: Method) -> Method:
-    def wrong(self: Any, event: Any, *more: Any, **options: Any) -> None:
-        right(self, event, *more, **options)
-        self._kept.num_left = len(self._kept.job.outputs)
-
-    return wrong
+def ends_of_outputs_are_counted_again_after_a_crash(
+    right: Method, self: Any, event: Any, *more: Any, **options: Any
+) -> None:
+    right(self, event, *more, **options)
+    self._kept.num_left = len(self._kept.job.outputs)
 
 
 @plant(BUGS, BegunJob, "__init__")
-def job_that_goes_on_has_no_webhook(right: Method) -> Method:
-    def wrong(self: Any, *values: Any, **options: Any) -> None:
-        right(self, *values, **options)
-        self._kept.webhook = None
-
-    return wrong
+def job_that_goes_on_has_no_webhook(right: Method, self: Any, *values: Any, **options: Any) -> None:
+    right(self, *values, **options)
+    self._kept.webhook = None
 
 
 @plant(BUGS, DurableBackend, "find_key")
-def key_of_an_unfinished_job_is_free(right: Method) -> Method:
-    async def wrong(self: Any, owner: str, key: Any) -> Any:
-        return None
-
-    return wrong
+async def key_of_an_unfinished_job_is_free(right: Method, self: Any, owner: str, key: Any) -> Any:
+    return None

@@ -36,6 +36,11 @@ TWO_CALLS = [
 
 
 @pytest.fixture
+def settings():
+    return Settings(tool_call_parser="hermes")  # the template prints no whole call
+
+
+@pytest.fixture
 def templated(served):
     served.engine.tokenizer.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
     return served
