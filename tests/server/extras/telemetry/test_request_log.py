@@ -180,8 +180,6 @@ def test_metrics_and_log_tell_one_truth() -> None:
         out, _ = server.process.communicate(timeout=60)
     logged = {name: [float(value) for value in re.findall(rf"{name}=([0-9.]+)", out)] for name in NAMES}
     assert {len(values) for values in logged.values()} == {20}
-    first, *others = logged["queue_s"]
-    assert first < max(0.1, 4 * max(others)), "the template's process has started before the server is ready"
     for name, series in NAMES.items():
         (found,) = re.findall(rf"^splitfuse:{series}_sum.* ([0-9.e-]+)$", text, re.MULTILINE)
         assert sum(logged[name]) == pytest.approx(float(found), rel=0.05, abs=0.02), name
