@@ -22,19 +22,20 @@ An extra is a folder that can be deleted; the rest still answers. `tests/engine/
 of the server an `Extension`; parts load some modules by name. `server/docs/extending.md` adds both from another
 package.
 
-`make docs` writes this page from the sources. Lines are rounded to {ROUNDING}. Packages are those that only extras
-import. Tests are the extra's folder of tests, behaviour tests that bear its name, and tests that import it.
+`make docs` writes this page from the sources; `server/docs/reference.md` explains the settings. An extra without the
+row `used` is always used. Lines are rounded to {ROUNDING}. Packages are those that only extras import. Tests are the
+extra's folder of tests, behaviour tests that bear its name, and tests that import it.
 """
 # Fields of an extension that name code, and the meaning of the code.
 PLUGS = {
-    "router": "routes, imported with the first request below its paths",
+    "router": "routes",
     "error_form": "form of errors below its paths",
     "answer_check": "check of complete answers",
     "index": "answer to a browser that opens /",
     "manual": "answer to /docs/",
     "is_open": "paths that need no key",
     "serve": "runs `splitfuse serve` in place of one server",
-    "part": "state for one engine or server",
+    "part": "state",
     "decoder": "classes of decoders, by architecture",
     "decoder_wrapper": "wrapper of the class of decoders",
     "call_observer": "observer of calls of LLM",
@@ -140,21 +141,13 @@ def settings(extra: Path) -> Iterator[str]:
     path = extra / "settings.py"
     for node in walked(path if path.exists() else extra / "__init__.py"):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and isinstance(node.target, ast.Name):
-            texts = [item.value for item in node.value.keywords if item.arg == "help"]
-            text = _text(texts[0]).replace("|", r"\|").replace("<", "&lt;") if texts else ""
-            yield f"`--{node.target.id.replace('_', '-')}`: {text}"
-
-
-def _text(node: ast.expr) -> str:
-    """Return the text of a string, with the names in it."""
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    return "".join(ast.unparse(p.value) if isinstance(p, ast.FormattedValue) else ast.literal_eval(p) for p in parts)
+            yield f"`--{node.target.id.replace('_', '-')}`"
 
 
 def condition(extra: Path) -> list[str]:
-    """Condition on the settings under which the server uses the extra."""
+    """Condition on the settings under which the extra is used, unless it always is."""
     node = extension(extra).get("is_used")
-    return [f"if `{ast.unparse(node.body)}`"] if isinstance(node, ast.Lambda) else ["always"] * bool(extension(extra))
+    return [f"if `{ast.unparse(node.body)}`"] if isinstance(node, ast.Lambda) else []
 
 
 def plugs(extra: Path) -> Iterator[str]:
@@ -234,7 +227,7 @@ def anchor(extra: Path) -> str:
 def section(extra: Path) -> str:
     rows = {
         "used": condition(extra),
-        "settings": list(settings(extra)),
+        "settings": [", ".join(settings(extra))] * any(settings(extra)),
         "paths": [", ".join(constant(extra, "paths"))] if constant(extra, "paths") else [],
         "loaded by": loads(extra) if is_of_engine(extra) else [],
         "used by commands": commands(extra) if is_of_engine(extra) else [],
@@ -246,7 +239,7 @@ def section(extra: Path) -> str:
         "tests": tests(extra),
     }
     table = "".join(f"| {name} | {'<br>'.join(lines)} |\n" for name, lines in rows.items() if lines)
-    return f"\n## {shown(extra)}\n\n{purpose(extra)}\n\n| | |\n|---|---|\n{table}"
+    return f"\n## {shown(extra)}\n\n| | |\n|---|---|\n{table}"
 
 
 if __name__ == "__main__":
