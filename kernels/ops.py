@@ -438,8 +438,8 @@ def rank_group(
 ) -> Any:
     """Return this rank's group for the sums of a tensor-parallel model. `memory`: descriptor of the ranks' empty file.
 
-    `backend`: memory, a RankGroup (kernels/cpu/rank_group.py), None without a native library; nccl, nccl+symmetric or
-    gloo, a ProcessGroup (kernels/process_group.py).
+    `backend`: memory, a RankGroup (kernels/cpu/rank_group.py), None without a native library; nccl or gloo, a
+    ProcessGroup (kernels/process_group.py).
     """
     if backend != "memory":
         from .process_group import ProcessGroup

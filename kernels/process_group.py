@@ -31,15 +31,11 @@ class ProcessGroup:
     def __init__(self, memory: int, *, backend: str, rank: int, num_ranks: int, in_order: bool) -> None:
         """`memory`: descriptor of the empty file in which the ranks meet. `backend`: nccl or gloo.
 
-        `nccl+symmetric`: small sums in SymmetricSums (symmetric_memory.py), with the bits of sums `in_order`.
-
         `in_order`: sums add the ranks' parts one after the other, so that their bits depend on nothing else. NCCL
         chooses an order by the number of bytes; of two parts there is only one.
         """
         self._store = os.dup(memory)
-        self._backend, _, small = backend.partition("+")
-        self._rank, self._num_ranks, self._in_order, self._has_small = rank, num_ranks, in_order, bool(small)
-        self._small: Any = None
+        self._backend, self._rank, self._num_ranks, self._in_order = backend, rank, num_ranks, in_order
         self._group: Any = None
         self._dist: Any = None
         self._is_stopped = False
@@ -69,16 +65,10 @@ class ProcessGroup:
         self._add(met)
         if int(met) != self._num_ranks:
             raise RuntimeError(f"{int(met)} of {self._num_ranks} ranks have met")
-        if self._has_small:
-            from .symmetric_memory import SymmetricSums
-
-            self._small = SymmetricSums(store, rank=self._rank, num_ranks=self._num_ranks, device=met.device)
 
     def sum(self, partials: Tensor, *, width: int) -> Tensor:
         """Sum partials [T, P · width] over all ranks and their P parts: [T, width]. May overwrite `partials`."""
         partials = partials.contiguous()
-        if self._small is not None and partials.shape[1] == width and self._small.can_sum(partials):
-            return self._small.sum(partials)  # type: ignore[no-any-return]
         if partials.shape[1] == width and not self._in_order:
             self._add(partials)
             return partials

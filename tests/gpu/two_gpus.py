@@ -1,13 +1,11 @@
 """Tensor parallelism on several GPUs: answers beside those of one, time per token, and the loss of a rank.
 
     python tests/gpu/two_gpus.py answers|exact|figures|lost [--size 2] [--shape llama-3.1-8b] [--device cuda]
-    [--symmetric]
 
 answers: the demo model in float32, step by step, asynchronously and from graphs; the three must agree, and with one GPU
 in 98 % of the tokens. exact: with --exact no schedule changes a bit. figures: milliseconds per token with dummy
 weights. lost: a rank is killed while steps run; the error must name it within 10 s. Exits with 1 if not. Rows go to
-$OUT/ranks-NAME.json. --symmetric: small sums in symmetric memory (rank_exchanges.py). On a CPU the ranks are processes
-that meet through gloo, and graphs do the work again.
+$OUT/ranks-NAME.json. On a CPU the ranks are processes that meet through gloo, and graphs do the work again.
 """
 
 import argparse
@@ -33,7 +31,6 @@ from parity import PARAMS, PATHS, PLAIN, SETTINGS, agreement, answers
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import RankLostError
 from splitfuse.engine.execution.runner.cuda_graphs import StepGraphs
-from splitfuse.engine.extras.parallel import parallel_model
 
 Row = dict[str, Any]
 NUM_REPLAYS = [0]
@@ -129,20 +126,17 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=2)
     parser.add_argument("--shape", choices=ALL_SHAPES, default="llama-3.1-8b")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--symmetric", action="store_true")
     options = parser.parse_args()
     if options.device == "cpu":
         from gloo_ranks import PATCH, use_gloo_ranks
 
-        use_gloo_ranks(PATCH, symmetric=options.symmetric)
-    elif options.symmetric:
-        parallel_model._BACKENDS["cuda"] = "nccl+symmetric"
+        use_gloo_ranks(PATCH)
     count_replays()
     rows: list[Row] = []
     for row in PARTS[options.part](options):
         rows.append(row)
         print(f"ranks {options.part}: {row}", flush=True)
-        path = Path(os.environ.get("OUT", "."), f"ranks-{options.part}{'-symmetric' * options.symmetric}.json")
+        path = Path(os.environ.get("OUT", "."), f"ranks-{options.part}.json")
         path.write_text(json.dumps(rows, indent=1))  # at once: the next row may hang
     return int(not all(row["is_good"] for row in rows))
 

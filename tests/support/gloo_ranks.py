@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from repeating_capturer import RepeatingCapturer
-from symmetric_stand_in import use_symmetric_memory
 
 from splitfuse.engine.execution.runner import launching
 from splitfuse.engine.extras.parallel import parallel_model, rank_processes
@@ -32,16 +31,11 @@ def emulate_graphs(patch: pytest.MonkeyPatch) -> list[RepeatingCapturer]:
 
 def become_rank() -> None:
     emulate_graphs(PATCH)
-    use_symmetric_memory(PATCH)
 
 
-def use_gloo_ranks(patch: pytest.MonkeyPatch, *, symmetric: bool = False) -> list[RepeatingCapturer]:
-    """Make ranks on a CPU those of GPUs; with async_scheduling they have graphs. Return as emulate_graphs does.
-
-    `symmetric`: small sums as in symmetric memory.
-    """
-    patch.setitem(parallel_model._BACKENDS, "cpu", "gloo+symmetric" if symmetric else "gloo")
-    use_symmetric_memory(patch)
+def use_gloo_ranks(patch: pytest.MonkeyPatch) -> list[RepeatingCapturer]:
+    """Make ranks on a CPU those of GPUs; with async_scheduling they have graphs. Return as emulate_graphs does."""
+    patch.setitem(parallel_model._BACKENDS, "cpu", "gloo")
     patch.setattr(rank_processes, "_PROGRAM", _RANK + rank_processes._PROGRAM)
     return emulate_graphs(patch)
 

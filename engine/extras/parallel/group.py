@@ -39,8 +39,8 @@ class Group(NamedTuple):
         return cls(backend, int(size), int(num_slices), bool(int(in_order)))
 
 
-def check_gpus(size: int, backend: str = "nccl") -> None:
-    """Raise ConfigError if this machine cannot run so many ranks on GPUs, with sums of this `backend`."""
+def check_gpus(size: int) -> None:
+    """Raise ConfigError if this machine cannot run so many ranks on GPUs."""
     import torch.distributed as dist
 
     if size == 1:
@@ -59,11 +59,6 @@ def check_gpus(size: int, backend: str = "nccl") -> None:
             f"{setting}: the first {size} GPUs differ ({', '.join(dict.fromkeys(names[:size]))}); "
             "CUDA_VISIBLE_DEVICES chooses GPUs that are alike"
         )
-    if backend.endswith("+symmetric"):
-        from ....kernels.symmetric_memory import missing
-
-        if needed := missing(size):
-            raise ConfigError(f"{setting}: sums in symmetric memory need {needed}; the backend nccl sums without it")
 
 
 def environment(rank: int) -> dict[str, str]:

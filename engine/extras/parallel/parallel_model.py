@@ -21,8 +21,7 @@ from .group import Group, check_gpus
 if TYPE_CHECKING:
     from .rank_processes import RankProcesses
 
-# The ranks' group by their device. nccl+symmetric has small sums in a kernel of their own: off until two cards have
-# compared both (tests/gpu/two_gpus.py sums).
+# The ranks' group by their device.
 _BACKENDS = {"cpu": "memory", "cuda": "nccl"}
 
 
@@ -41,7 +40,7 @@ def start_ranks(setup: Setup) -> "RankProcesses | None":
     if num_slices == 1:
         return None
     if config.device == "cuda":
-        check_gpus(size, _BACKENDS["cuda"])
+        check_gpus(size)
     from .rank_processes import RankProcesses  # its imports are rarely needed
 
     in_order = bool(config.exact) or num_slices > size

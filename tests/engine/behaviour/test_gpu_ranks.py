@@ -48,17 +48,15 @@ def test_two_processes_answer_as_one(is_ahead: bool, folder: Path, monkeypatch: 
     assert sum(capturer.num_replayed for capturer in capturers) >= 4 * is_ahead
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(("dtype", "symmetric"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
-def test_exact_sums_have_the_bits_of_a_cpus(
-    dtype: str, symmetric: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exact_sums_have_the_bits_of_a_cpus(dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the ranks, and of their slices."""
     use_thread_ranks(monkeypatch)
     options = {"exact": True, "dtype": dtype}
     expected, of_slices = answer(folder, 2, **options), answer(folder, 1, 4, **options)
     monkeypatch.undo()
-    use_gloo_ranks(monkeypatch, symmetric=symmetric)
+    use_gloo_ranks(monkeypatch)
     assert answer(folder, 2, **options) == expected
     assert answer(folder, 2, 4, dtype=dtype) == of_slices
     assert answer(folder, 1, 4, dtype=dtype) == of_slices, "one rank has no other to meet"

@@ -5,15 +5,11 @@
 | part | must come back | if not |
 |---|---|---|
 | the GPUs | NV or PIX between them | PHB, SYS: exchanges go through the host; figures will be poor |
-| sums | symmetric is equal at all 7 sizes, and the faster one | a refusal names what is missing; unequal:
-  symmetric_memory.py. Equal, faster and good in the last two parts: nccl+symmetric into parallel_model._BACKENDS |
 | answers | three paths 1.0, replays above 0 | plain alone wrong: row_parallel.py or process_group.py; asynchronous: the
   broadcast of ids; graphs alone: NCCL in a capture (`--enforce-eager` serves meanwhile); a hang: NCCL_DEBUG=INFO |
 | exact | 0.0 changed | the order of sums: process_group.py, in_order; until it is 0.0 the banner says inexact |
 | a lost rank | the rank's name within 10 s | NCCL's abort does not return: the server still ends, llm.generate hangs |
 | figures | an 8B on two GPUs below 0.65 of one's ms | 65 exchanges a step: step_profile.py |
-| figures, symmetric | below the figures above | the backend stays nccl |
-| a lost rank, symmetric | the rank's name within 10 s | a kernel that waits for it cannot be aborted: as without |
 """
 
 from steps import Steps
@@ -27,16 +23,12 @@ def main() -> None:
     tiny = ["--shape", "tiny"] if steps.is_dry else []
     for name, limit, script, *arguments in (
         ("answers", 180, "two_gpus.py", "answers"),
-        ("sums", 60, "rank_exchanges.py"),
         ("a lost rank", 60, "two_gpus.py", "lost"),
         ("figures", 150, "two_gpus.py", "figures", *tiny),
         ("exact", 180, "two_gpus.py", "exact"),
-        ("figures, symmetric", 100, "two_gpus.py", "figures", *tiny, "--symmetric"),
-        ("a lost rank, symmetric", 40, "two_gpus.py", "lost", "--symmetric"),
     ):
         steps.python(name, script, *arguments, *device, limit=limit)
-    names = ("answers", "sums", "figures", "figures-symmetric", "exact", "lost")
-    steps.keep(*(f"ranks-{name}.json" for name in names))
+    steps.keep(*(f"ranks-{name}.json" for name in ("answers", "figures", "exact", "lost")))
 
 
 if __name__ == "__main__":

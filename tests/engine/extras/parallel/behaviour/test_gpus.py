@@ -7,7 +7,6 @@ import torch
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.extras.parallel import parallel_model
 from splitfuse.engine.extras.parallel.group import check_gpus, environment
 from splitfuse.engine.extras.parallel.parallel_model import Setup, start_ranks
 
@@ -39,15 +38,6 @@ def test_the_gpus_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"the first 2 GPUs differ \(H100, A100\); CUDA_VISIBLE_DEVICES chooses"):
         check_gpus(2)
     check_gpus(1)
-
-
-def test_sums_in_symmetric_memory_need_gpus_that_read_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, "H100", "H100")
-    monkeypatch.setitem(parallel_model._BACKENDS, "cuda", "nccl+symmetric")
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: False)
-    setup = Setup(ResolvedConfig.of(EngineConfig(tensor_parallel_size=2), device="cuda"), Path(), 1)
-    with pytest.raises(ConfigError, match="sums in symmetric memory need GPUs that read each other's memory, which 0"):
-        start_ranks(setup)
 
 
 @pytest.mark.parametrize(
