@@ -20,7 +20,7 @@ SECTIONS: dict[str, str] = {
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
     "block_size swap_space enable_prefix_caching prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
-    "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms tenant_goals max_queue_size "
+    "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms max_queue_size "
     "max_queue_chars max_queue_seconds",
     "adapters": "enable_lora lora_modules max_loras max_lora_rank lora_dir",
     "server": "",

@@ -1,4 +1,4 @@
-"""Goals: the times to the first token and between tokens that a request, its tenant or the server aims at."""
+"""Goals: the times to the first token and between tokens that a request or the server aims at."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,20 +32,16 @@ NO_GOALS = Goals()
 
 
 class GoalTable:
-    """Goals of requests: a request's own values, else its tenant's, else the server's."""
+    """Goals of requests: a request's own values, else the server's."""
 
     def __init__(self, config: EngineConfig) -> None:
         settings = config.section(DeadlineSettings)
         self._server: Mapping[str, float | None] = {"ttft_ms": settings.ttft_ms, "itl_ms": settings.itl_ms}
-        self._tenants = settings.tenant_goals or {}
 
     def of(self, request: Request) -> Goals:
         """Return the goals of a request. Background requests have none."""
         if request.is_background:
             return NO_GOALS
-        tenant, params = self._tenants.get(request.tenant, {}), request.params
-        values = []
-        for name, own in (("ttft_ms", params.ttft_ms), ("itl_ms", params.itl_ms)):
-            value = next((v for v in (own, tenant.get(name), self._server[name]) if v is not None), None)
-            values.append(None if value is None else value / 1000)
-        return Goals(*values)
+        own = {"ttft_ms": request.params.ttft_ms, "itl_ms": request.params.itl_ms}
+        values = (self._server[name] if value is None else value for name, value in own.items())
+        return Goals(*(None if value is None else value / 1000 for value in values))

@@ -10,7 +10,6 @@ import pytest
 from serving import ready_client
 
 from splitfuse.server.app import build_app
-from splitfuse.server.http.keys import digest
 from splitfuse.server.settings import Settings
 
 GREEDY = {"prompt": "Once upon a time", "max_tokens": 24, "ignore_eos": True, "temperature": 0}
@@ -53,7 +52,7 @@ async def test_what_cannot_be_met_is_refused_with_the_figure(served: Any, route:
     assert taken.status_code in (200, 202), taken.text
 
 
-async def test_goals_of_the_server_and_of_keys_refuse_nothing(served: Any) -> None:
+async def test_goals_of_the_server_refuse_nothing(served: Any) -> None:
     slow_down(served)
     table = served.service.engine.core.pacer._goals
     table._server = {"ttft_ms": 1.0, "itl_ms": 1.0}
@@ -81,8 +80,3 @@ async def test_an_explanation_says_the_slack(served: Any) -> None:
     assert slack
     assert 59_000 <= int(slack[1]) <= 60_000
     assert "ms before it was due" in texts["first token"]
-
-
-def test_goals_of_keys_are_known_by_their_digests() -> None:
-    config = Settings(api_key=("mine",), tenant_goals={"mine": {"ttft_ms": 5}, "ann": {"itl_ms": 5}}).engine_config()
-    assert config.tenant_goals == {digest("mine"): {"ttft_ms": 5}, "ann": {"itl_ms": 5}}

@@ -1,21 +1,18 @@
-"""Goals come from the request, then its tenant, then the server."""
+"""Goals come from the request, then the server."""
 
 import pytest
 from scheduler_bench import request
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.errors import ConfigError, InvalidRequestError
+from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.extras.deadlines.goals import NO_GOALS, Goals, GoalTable
-
-SETTINGS = EngineConfig(ttft_ms=900, tenant_goals={"ann": {"ttft_ms": 500, "itl_ms": 50}})
 
 
 def test_the_nearest_goal_wins() -> None:
-    table = GoalTable(SETTINGS)
+    table = GoalTable(EngineConfig(ttft_ms=900))
     assert table.of(request(4)) == Goals(0.9, None)
-    assert table.of(request(4, tenant="ann")) == Goals(0.5, 0.05)
-    assert table.of(request(4, tenant="ann", itl_ms=20)) == Goals(0.5, 0.02)
-    assert table.of(request(4, tenant="ann", is_background=True)) == NO_GOALS
+    assert table.of(request(4, ttft_ms=500, itl_ms=20)) == Goals(0.5, 0.02)
+    assert table.of(request(4, is_background=True)) == NO_GOALS
 
 
 def test_a_token_is_due_as_many_gaps_after_the_first_as_lie_between() -> None:
@@ -25,12 +22,6 @@ def test_a_token_is_due_as_many_gaps_after_the_first_as_lie_between() -> None:
     served.token_ids += [1] * 6
     assert goals.ttft_slack(served) == pytest.approx(0.6)
     assert goals.itl_slack(served) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("goals", [{"ann": {}}, {"ann": 5}, {"ann": {"ttft": 5}}, {"ann": {"itl_ms": 0}}])
-def test_goals_of_tenants_are_checked(goals: dict[str, dict[str, float]]) -> None:
-    with pytest.raises(ConfigError, match="tenant_goals: 'ann' takes ttft_ms and itl_ms"):
-        EngineConfig(tenant_goals=goals)
 
 
 def test_goals_of_requests_are_checked() -> None:
