@@ -24,7 +24,6 @@ from served import Served
 
 KEY = "key-of-the-clients"
 PAGE = "http://localhost:8960"  # origin of the browser's page
-TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
 # Agents' prompts have 10,000 to 40,000 tokens of the toy; they ask for names of their own choice, too.
 SCRIPTED = (
     *("--scripted", "--served-model-name", "demo,*", "--profile", "throughput"),
@@ -96,7 +95,7 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
 
 
 def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
-    env = environment(client, key=KEY if client.has_key else None, tokenizer=TOKENIZER)
+    env = environment(client, key=KEY if client.has_key else None)
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, **pipes, text=True, env=env, start_new_session=True) as process:
         try:

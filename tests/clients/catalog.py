@@ -19,7 +19,6 @@ class Client:
     script: str
     requirements: tuple[str, ...]
     has_key: bool = True  # False: the client's server has no keys
-    shares_torch: bool = False  # uses the packages of the server's environment, because torch has gigabytes
     pools: bool = False  # True: on the models with --pooler-config, for packages that embed
     is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
     is_harmony: bool = False  # True: on a tiny random gpt-oss in place of the demo model

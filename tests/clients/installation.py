@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from sysconfig import get_path
 
 from catalog import FOLDER, Client
 
@@ -34,7 +33,7 @@ def command(client: Client) -> list[str]:
     return [str(folder / "bin/python"), str(FOLDER / client.script)]
 
 
-def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str, str]:
+def environment(client: Client, *, key: str | None) -> dict[str, str]:
     """Return the environment of the script's process, without this checkout on its path and without internet."""
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR")}
     folder = HOME / client.folder
@@ -43,7 +42,6 @@ def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str
         "NODE_PATH": f"{folder}/node_modules",
         "SPLITFUSE_CLIENT": client.name,
         **({"SPLITFUSE_API_KEY": key} if key else {}),
-        "SPLITFUSE_TOKENIZER": str(tokenizer),
         "LITELLM_LOCAL_MODEL_COST_MAP": "true",
         "NO_PROXY": "127.0.0.1",
     }
@@ -51,9 +49,6 @@ def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str
 
 def _install_python(client: Client, folder: Path) -> None:
     _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
-    if client.shares_torch:
-        (site,) = folder.glob("lib/*/site-packages")
-        (site / "shared.pth").write_text(get_path("purelib"))
     # without compiling modules that are never imported
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "-q", "--no-compile"]
     _run([*pip, *client.requirements])

@@ -6,10 +6,8 @@ A function per client returns its checks by name. It imports its packages itself
 """
 
 import asyncio
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,18 +24,6 @@ def weather(town: str) -> str:
         town: Its name.
     """
     return ANSWER
-
-
-def town_model() -> Any:
-    """Return a pydantic model; some clients' packages lack pydantic."""
-    from pydantic import create_model
-
-    return create_model("Town", town=(str, ...))
-
-
-def joined(parts: Any) -> str:
-    """Return the text of a stream of chat chunks."""
-    return "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
 
 
 def agent_framework(at: At) -> Checks:
@@ -70,64 +56,6 @@ def agno(at: At) -> Checks:
 
     kinds = {"like_openai": OpenAILike, "chat": OpenAIChat, "responses": OpenAIResponses}
     return {name: each(loop, kind) for name, kind in kinds.items()}
-
-
-def aisuite(at: At) -> Checks:
-    import aisuite
-
-    providers = {"openai": {"api_key": at.key, "base_url": at.v1}, "anthropic": {"api_key": at.key, "base_url": at.url}}
-    client = aisuite.Client(providers)
-
-    def asked(provider: str, **options: Any) -> Any:
-        answer = client.chat.completions.create(f"{provider}:{at.name}", [USER], **options)
-        return joined(answer) if "stream" in options else answer.choices[0].message.content
-
-    return {
-        "chat": each(lambda provider: at.answers(lambda: asked(provider)), *providers),
-        "stream": lambda: at.answers(lambda: asked("openai", stream=True)),
-        "tool_and_its_result": each(
-            lambda provider: at.calls(lambda: asked(provider, tools=[weather], max_turns=3)), *providers
-        ),
-    }
-
-
-def any_llm(at: At) -> Checks:
-    import any_llm
-
-    providers = ("openai", "vllm", "llamacpp", "openrouter")
-    place: dict[str, Any] = {"api_key": at.key, "api_base": at.v1}
-    asked: dict[str, Any] = {"model": at.name, "messages": [USER], **place}
-
-    def text(provider: str) -> Any:
-        return any_llm.completion(provider=provider, **asked).choices[0].message.content
-
-    def tool() -> Any:
-        message = any_llm.completion(provider="vllm", tools=[weather], **asked).choices[0].message
-        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": ANSWER}
-        more = {**asked, "messages": [USER, message, result]}
-        return any_llm.completion(provider="vllm", tools=[weather], **more).choices[0].message.content
-
-    def responses() -> Any:
-        answer: Any = any_llm.responses(provider="openai", model=at.name, input_data=QUESTION, **place)
-        return answer.output[-1].content[0].text
-
-    def messages() -> Any:
-        answer: Any = any_llm.messages(provider="anthropic", **{**asked, "api_base": at.url, "max_tokens": 64})
-        return answer.content[0].text
-
-    def list_models() -> None:
-        assert any_llm.list_models("openai", **place)[0].id == at.name
-
-    return {
-        "providers": each(lambda provider: at.answers(lambda: text(provider)), *providers),
-        "stream": each(
-            lambda name: at.answers(lambda: joined(any_llm.completion(provider=name, stream=True, **asked))), *providers
-        ),
-        "responses": lambda: at.answers(responses),
-        "messages": lambda: at.answers(messages),
-        "tool_and_its_result": lambda: at.calls(tool),
-        "list_models": list_models,
-    }
 
 
 def autogen(at: At) -> Checks:
@@ -178,42 +106,6 @@ def crewai(at: At) -> Checks:
     return {"call": lambda: at.answers(lambda: model.call(QUESTION)), "crew": lambda: at.calls(crew, needs_tools=False)}
 
 
-def deepeval(at: At) -> Checks:
-    os.environ["DEEPEVAL_TELEMETRY_OPT_OUT"] = "YES"
-    from deepeval.metrics import GEval
-    from deepeval.models import LocalModel
-    from deepeval.test_case import LLMTestCase, SingleTurnParams
-
-    model = LocalModel(model=at.name, base_url=at.v1, api_key=at.key)
-
-    def judge() -> None:
-        at.follow('{"score": 8, "reason": "It is short."}', marker="Be short")
-        parameters = [SingleTurnParams.ACTUAL_OUTPUT]
-        steps: Any = {"evaluation_steps": ["Be short."], "evaluation_params": parameters}
-        metric = GEval(name="brevity", model=model, async_mode=False, **steps)
-        metric.measure(LLMTestCase(input=QUESTION, actual_output=ANSWER), _show_indicator=False)
-        assert (metric.score, metric.reason) == (0.8, "It is short.")
-
-    return {"text": lambda: at.answers(lambda: model.generate(QUESTION)[0]), "judge": judge}
-
-
-def gradio(at: At) -> Checks:
-    os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
-    import gradio
-    from gradio_client import Client
-
-    def chat(streams: bool) -> None:
-        at.follow(ANSWER)
-        page = gradio.load_chat(at.v1, at.name, at.key, file_types=None, streaming=streams, api_name="chat")
-        _, local, _ = page.launch(prevent_thread_lock=True, quiet=True)
-        try:
-            assert Client(local, verbose=False).predict(QUESTION, api_name="/chat") == ANSWER
-        finally:
-            page.close()
-
-    return {"whole": lambda: chat(False), "streamed": lambda: chat(True)}
-
-
 def haystack(at: At) -> Checks:
     from haystack.components.agents import Agent
     from haystack.components.generators.chat import OpenAIChatGenerator, OpenAIResponsesChatGenerator
@@ -240,67 +132,6 @@ def haystack(at: At) -> Checks:
         "stream": each(lambda kind: at.answers(lambda: streamed(kind)), *kinds),
         "agent": each(lambda kind: at.calls(lambda: agent(kind)), *kinds),
     }
-
-
-def langfuse(at: At) -> Checks:
-    os.environ |= {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": "sk", "LANGFUSE_BASE_URL": "http://127.0.0.1:9"}
-    from langfuse import Langfuse
-    from langfuse.openai import OpenAI
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    spans = InMemorySpanExporter()  # they stay in memory
-    Langfuse(span_exporter=spans)
-
-    def has_span() -> None:
-        Langfuse().flush()
-        (span,) = spans.get_finished_spans()
-        spans.clear()
-        assert ANSWER in str(span.attributes["langfuse.observation.output"])
-        usage = json.loads(str(span.attributes["langfuse.observation.usage_details"]))
-        assert max(usage.get("completion_tokens", 0), usage.get("output_tokens", 0)) > 0, usage
-
-    return _traced_openai(at, OpenAI, has_span, has_completions=False)
-
-
-def openllmetry(at: At) -> Checks:
-    from openai import OpenAI
-    from opentelemetry.instrumentation.openai import OpenAIInstrumentor
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    spans, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    OpenAIInstrumentor().instrument(tracer_provider=provider)
-
-    def has_span() -> None:
-        (span,) = spans.get_finished_spans()
-        spans.clear()
-        attributes = dict(span.attributes or {})
-        assert attributes["gen_ai.response.model"] == at.name, attributes
-        assert int(str(attributes["gen_ai.usage.output_tokens"])) > 0, attributes
-
-    return _traced_openai(at, OpenAI, has_span, has_completions=True)
-
-
-def _traced_openai(at: At, kind: Any, has_span: Callable[[], None], *, has_completions: bool) -> Checks:
-    """Return checks of an instrumented openai package, of whose requests each has a span."""
-    client = kind(base_url=at.v1, api_key=at.key, max_retries=0)
-    chat: Any = {"model": at.name, "messages": [USER]}
-    streams: Any = {"stream": True, "stream_options": {"include_usage": True}}
-    asked: dict[str, Callable[[], object]] = {
-        "chat": lambda: client.chat.completions.create(**chat).choices[0].message.content,
-        "stream": lambda: joined(list(client.chat.completions.create(**chat, **streams))),
-        "responses": lambda: client.responses.create(model=at.name, input=QUESTION).output_text,
-    }
-    if has_completions:
-        asked["completion"] = lambda: client.completions.create(model=at.name, prompt=QUESTION).choices[0].text
-
-    def check(ask: Callable[[], object]) -> None:
-        at.answers(ask)
-        has_span()
-
-    return {name: each(check, ask) for name, ask in asked.items()}
 
 
 def langgraph(at: At) -> Checks:
@@ -331,122 +162,6 @@ def langgraph(at: At) -> Checks:
 
     stream = lambda: "".join(part.text for part in models["anthropic"].stream(QUESTION))  # noqa: E731
     return {name: each(loop, name) for name in models} | {"anthropic_stream": lambda: at.answers(stream)}
-
-
-def magentic(at: At) -> Checks:
-    from magentic import FunctionCall, OpenaiChatModel, StreamedStr, prompt, prompt_chain
-
-    model, Town = OpenaiChatModel(at.name, base_url=at.v1, api_key=at.key), town_model()
-
-    @prompt(QUESTION, model=model)
-    def text() -> str: ...
-
-    @prompt(QUESTION, model=model)
-    def stream() -> StreamedStr: ...
-
-    @prompt(QUESTION, model=model)
-    def town() -> Town: ...  # type: ignore[valid-type]
-
-    @prompt(QUESTION, functions=[weather], model=model)
-    def call() -> FunctionCall[str]: ...
-
-    @prompt_chain(QUESTION, functions=[weather], model=model)
-    def chain() -> str: ...
-
-    def structured() -> None:
-        at.follow({"name": "return_town", "arguments": {"town": "Rome"}})
-        assert town() == Town(town="Rome")
-
-    def function_call() -> None:
-        at.follow(CALL, needs_tools=True)
-        assert call()() == ANSWER
-
-    return {
-        "text": lambda: at.answers(text),
-        "stream": lambda: at.answers(lambda: "".join(stream())),
-        "structured": structured,
-        "function_call": function_call,
-        "chain": lambda: at.calls(chain),
-    }
-
-
-def mem0(at: At) -> Checks:
-    os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": tempfile.mkdtemp(prefix="splitfuse-")}
-    from mem0 import Memory
-    from mem0.embeddings.mock import MockEmbeddings
-    from mem0.utils.factory import EmbedderFactory
-
-    fact = "Likes the rain of Rome"
-    EmbedderFactory.create = lambda *_: MockEmbeddings()  # the server has no embeddings
-
-    def remembers(provider: str) -> None:
-        """The model finds a fact in the messages, and the fact is kept."""
-        model = {"model": at.name, "api_key": at.key, f"{provider}_base_url": at.v1}
-        store = {"path": tempfile.mkdtemp(prefix="splitfuse-"), "embedding_model_dims": 10}
-        parts = {
-            "llm": {"provider": provider, "config": model},
-            "vector_store": {"provider": "qdrant", "config": store},
-        }
-        memory = Memory.from_config(parts)
-        at.follow(json.dumps({"memory": [{"id": "0", "text": fact}]}))
-        memory.add([USER], user_id=provider)
-        kept = memory.get_all(filters={"user_id": provider})["results"]
-        assert [one["memory"] for one in kept] == [fact], kept
-
-    return {"openai": lambda: remembers("openai"), "vllm": lambda: remembers("vllm")}
-
-
-def mirascope(at: At) -> Checks:
-    from mirascope import llm
-
-    llm.register_provider("openai", scope="openai/", base_url=at.v1, api_key=at.key)
-    models, town = [f"openai/{at.name}:{api}" for api in ("completions", "responses")], town_model()
-
-    def asked(model: Any, **options: Any) -> Any:
-        @llm.call(model, **options)
-        def ask() -> str:
-            return QUESTION
-
-        return ask
-
-    def structured(model: str) -> None:
-        at.follow('{"town": "Rome"}')
-        assert asked(model, format=town)().parse() == town(town="Rome")
-
-    def tool(model: str) -> str:
-        first = asked(model, tools=[llm.tool(weather)])()
-        return str(first.resume(first.execute_tools()).text())
-
-    return {
-        "text": each(lambda model: at.answers(lambda: asked(model)().text()), *models),
-        "stream": each(lambda model: at.answers(lambda: "".join(asked(model).stream().text_stream(sep=""))), *models),
-        "structured": each(structured, *models),
-        "tool_and_its_result": each(lambda model: at.calls(lambda: tool(model)), *models),
-    }
-
-
-def portkey(at: At) -> Checks:
-    from portkey_ai import Portkey
-
-    parameters = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
-    tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
-    # The server is its gateway.
-    client: Any = Portkey(base_url=at.v1, provider="openai", api_key="portkey", Authorization=f"Bearer {at.key}")
-
-    def chat(*messages: Any, **options: Any) -> Any:
-        return client.chat.completions.create(model=at.name, messages=[USER, *messages], **options)
-
-    def tool() -> Any:
-        message = chat(tools=tools).choices[0].message
-        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": ANSWER}
-        return chat(message.model_dump(exclude_none=True), result, tools=tools).choices[0].message.content
-
-    return {
-        "chat": lambda: at.answers(lambda: chat().choices[0].message.content),
-        "stream": lambda: at.answers(lambda: joined(chat(stream=True))),
-        "responses": lambda: at.answers(lambda: client.responses.create(model=at.name, input=QUESTION).output_text),
-        "tool_and_its_result": lambda: at.calls(tool),
-    }
 
 
 def pydantic_ai_anthropic(at: At) -> Checks:
@@ -535,20 +250,10 @@ def strands(at: At) -> Checks:
 CLIENTS: dict[str, tuple[Callable[[At], Checks], str]] = {
     "agent-framework": (agent_framework, "agent-framework-core"),
     "agno": (agno, "agno"),
-    "aisuite": (aisuite, "aisuite"),
-    "any-llm": (any_llm, "any-llm-sdk"),
     "autogen": (autogen, "autogen-agentchat"),
     "crewai": (crewai, "crewai"),
-    "deepeval": (deepeval, "deepeval"),
-    "gradio": (gradio, "gradio"),
     "haystack": (haystack, "haystack-ai"),
-    "langfuse": (langfuse, "langfuse"),
     "langgraph": (langgraph, "langgraph"),
-    "magentic": (magentic, "magentic"),
-    "mem0": (mem0, "mem0ai"),
-    "mirascope": (mirascope, "mirascope"),
-    "openllmetry": (openllmetry, "opentelemetry-instrumentation-openai"),
-    "portkey": (portkey, "portkey-ai"),
     "pydantic-ai-anthropic": (pydantic_ai_anthropic, "pydantic-ai-slim"),
     "semantic-kernel": (semantic_kernel, "semantic-kernel"),
     "smolagents": (smolagents, "smolagents"),

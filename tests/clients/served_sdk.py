@@ -9,7 +9,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -152,42 +151,6 @@ def huggingface_hub(at: At) -> Checks:
         "stream": stream,
         "response_format": response_format,
         "tool": tool,
-        "errors": errors,
-    }
-
-
-def inspect_ai(at: At) -> Checks:
-    from inspect_ai import Task
-    from inspect_ai import eval as run_eval
-    from inspect_ai.dataset import Sample
-    from inspect_ai.model import GenerateConfig, ResponseSchema, get_model
-    from inspect_ai.scorer import includes
-    from inspect_ai.solver import generate
-    from inspect_ai.util import json_schema
-
-    def log_of(model: str, **fields: Any) -> Any:
-        config = GenerateConfig(**{**MORE, "max_retries": 0, **fields})
-        served = get_model(model, base_url=at.v1, api_key=at.key, config=config)
-        task = Task([Sample(QUESTION, target="rain")], solver=[generate()], scorer=includes(), message_limit=8)
-        return run_eval(task, model=served, log_dir=tempfile.mkdtemp(prefix="splitfuse-"), display="none")[0]
-
-    def evaluation(provider: str) -> None:
-        log = log_of(f"{provider}/{at.name}")
-        assert log.status == "success", log.error
-        assert log.stats.model_usage[f"{provider}/{at.name}"].output_tokens > 0
-
-    def response_schema() -> None:
-        town = town_model()
-        shape = ResponseSchema(name="town", json_schema=json_schema(town))
-        log = log_of(f"openai-api/splitfuse/{at.name}", response_schema=shape)
-        town.model_validate_json(log.samples[0].output.completion)
-
-    def errors() -> None:
-        assert "not served here" in log_of("openai-api/splitfuse/another").error.message
-
-    return {
-        "evaluations": each(evaluation, "openai-api/splitfuse", "vllm"),
-        "response_schema": response_schema,
         "errors": errors,
     }
 
@@ -423,7 +386,6 @@ CLIENTS: dict[str, tuple[Callable[[At], Checks], str]] = {
     "dspy": (dspy, "dspy"),
     "guidance": (guidance, "guidance"),
     "huggingface_hub": (huggingface_hub, "huggingface_hub"),
-    "inspect-ai": (inspect_ai, "inspect-ai"),
     "instructor": (instructor, "instructor"),
     "langchain": (langchain, "langchain-openai"),
     "litellm": (litellm, "litellm"),
