@@ -30,10 +30,6 @@ def chat(engine: HybridEngine, rng: random.Random) -> tuple[list[int], list[int]
     return text, ends
 
 
-def test_a_chat_finds_what_it_shares_from_the_second_turn_on() -> None:
-    chat(HybridEngine(), random.Random(1))
-
-
 def test_a_branch_at_any_message_computes_few_tokens_again() -> None:
     rng = random.Random(2)
     engine = HybridEngine()

@@ -1,11 +1,9 @@
 """Speculation changes no answer, however it ends and with any drafter; faulty drafters cost time only."""
 
-import io
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,8 @@ from sampled_rows import sample_rows
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.config import EngineConfig, ResolvedConfig
-from splitfuse.engine.core.batch import NO_OUTPUT, Batch, BatchRow, RowOutput
-from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.batch import Batch, BatchRow, RowOutput
 from splitfuse.engine.core.request import Request
-from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.extras.simulation.recording import Recorder
-from splitfuse.engine.extras.simulation.replay import replay
 
 PROMPTS = [[20, 30, 40, 50], [60, 61, 62] * 8, list(range(15, 90))]
 
@@ -216,15 +209,6 @@ def test_a_wait_for_a_processor_is_not_charged(tiny_folder: str, method: str) ->
     assert speculation.draft_s < 0.01 * drafter.num_calls
 
 
-def test_random_drafts_are_given_up(tiny_folder: str) -> None:
-    llm = make(tiny_folder)
-    drafter = Faulty(VOCAB_SIZE)
-    speculation = speculate(llm, drafter, adaptive=True)
-    generate(llm, SamplingParams(temperature=0, max_tokens=400, ignore_eos=True), [[20], [30]])
-    assert drafter.num_calls < 60, "of 400 steps"
-    assert speculation.num_draft_tokens < 120
-
-
 def request(tokens: list[int], *, most: int = 100, stop: frozenset[int] = frozenset()) -> Request:
     return Request(
         request_id="r",
@@ -234,108 +218,6 @@ def request(tokens: list[int], *, most: int = 100, stop: frozenset[int] = frozen
         seed=0,
         stop_token_ids=stop,
     )
-
-
-def decoding(scheduler: Scheduler, *requests: Request) -> None:
-    """Run fresh requests through their prompts and a first token, 7."""
-    for sequence in requests:
-        scheduler.add(sequence)
-    batch = scheduler.schedule(0.0)
-    assert batch is not None
-    scheduler.update(batch, [RowOutput((7,)) for _ in batch.rows], 0.0)
-
-
-def scheduler_of(num_blocks: int = 100, **settings: Any) -> Scheduler:
-    config = ResolvedConfig.of(
-        EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings}), device="cpu"
-    )
-    caching = config.enable_prefix_caching
-    return Scheduler(config, BlockManager(CacheSpec(num_blocks, 4), prefix_caching=caching))
-
-
-def test_drafts_take_what_the_budget_leaves() -> None:
-    scheduler = scheduler_of(max_num_batched_tokens=12)
-    first, second, prompt = request([1] * 3), request([1] * 3), request([1] * 5)
-    decoding(scheduler, first, second)
-    scheduler.add(prompt)
-    batch = scheduler.schedule(1.0, drafts={first: 4, second: 4})
-    assert batch is not None
-    assert [(row.num_tokens, row.num_drafts) for row in batch.rows] == [(2, 1), (5, 4), (5, 0)] or {
-        row.request: row.num_drafts for row in batch.rows
-    } == {first: 4, second: 1, prompt: 0}
-    assert batch.num_tokens == 12
-
-
-def test_drafts_end_before_the_last_token() -> None:
-    scheduler = scheduler_of()
-    one = request([1] * 3, most=7)
-    decoding(scheduler, one)
-    batch = scheduler.schedule(1.0, drafts={one: 10})
-    assert batch is not None
-    assert batch.rows[0].num_drafts == 2, "4 tokens are known, 2 drafts and what follows them make 7"
-
-
-def test_blocks_of_wrong_drafts_are_given_back() -> None:
-    scheduler = scheduler_of()
-    one = request([1] * 3)
-    decoding(scheduler, one)
-    batch = scheduler.schedule(1.0, drafts={one: 10})
-    assert batch is not None
-    assert batch.rows[0].num_drafts == 10
-    assert len(one.block_table) == 4  # blocks of 4 tokens, for 4 known tokens and 10 drafts
-    scheduler.update(batch, [RowOutput((8, 9), num_drafts=10)], 1.0)
-    scheduler.check()
-    assert one.token_ids == [1, 1, 1, 7, 8, 9]
-    assert one.num_computed_tokens == 5
-    assert len(one.block_table) == 2
-
-
-def test_the_cache_learns_no_wrong_drafts() -> None:
-    scheduler = scheduler_of(enable_prefix_caching=True)
-    one = request([1] * 3)
-    decoding(scheduler, one)
-    batch = scheduler.schedule(1.0, drafts={one: 12})
-    assert batch is not None
-    scheduler.update(batch, [RowOutput(tuple(range(20, 26)), num_drafts=12)], 1.0)
-    scheduler.finish(one, reason="abort", now=1.0)
-    again = request([1, 1, 1, 7, *range(20, 26), 26, 27, 28])
-    scheduler.add(again)
-    batch = scheduler.schedule(2.0)
-    assert batch is not None
-    assert again.num_cached_tokens == 8, "10 tokens were verified, that is two full blocks"
-
-
-def test_a_stop_token_within_a_run_ends_it_there() -> None:
-    scheduler = scheduler_of()
-    one = request([1] * 3, stop=frozenset({5}))
-    decoding(scheduler, one)
-    batch = scheduler.schedule(1.0, drafts={one: 4})
-    assert batch is not None
-    (progress,) = scheduler.update(batch, [RowOutput((8, 5, 9, 9), num_drafts=4)], 1.0)
-    assert progress.output.token_ids == (8, 5)
-    assert one.token_ids == [1, 1, 1, 7, 8, 5]
-    assert (one.finish_reason, len(one.block_table)) == ("stop", 0)
-
-
-def test_drafts_preempt_no_request() -> None:
-    scheduler = scheduler_of(num_blocks=4)
-    one, other = request([1] * 7, most=16), request([1] * 7, most=16)
-    decoding(scheduler, one, other)  # 8 tokens each, two blocks
-    batch = scheduler.schedule(1.0, drafts={one: 5, other: 5})
-    assert batch is not None
-    assert [row.num_drafts for row in batch.rows] == [0, 0]
-
-
-def test_an_abort_in_flight_ends_a_row_with_drafts() -> None:
-    scheduler = scheduler_of()
-    one = request([1] * 3)
-    decoding(scheduler, one)
-    batch = scheduler.schedule(1.0, drafts={one: 4})
-    assert batch is not None
-    assert scheduler.finish(one, reason="abort", now=1.0)
-    assert one.block_table, "the step in flight uses them"
-    assert not scheduler.update(batch, [RowOutput((8, 9), num_drafts=4)], 1.0)
-    assert (one.finish_reason, len(one.block_table), one.num_output_tokens) == ("abort", 0, 1)
 
 
 def logits_for(*tokens: int) -> torch.Tensor:
@@ -388,44 +270,3 @@ def test_only_the_row_at_fault_fails(tiny_folder: str) -> None:
             outputs[int(delta.request_id)].add(delta)
     assert outputs[1].finish_reason == "error"
     assert [outputs[0].token_ids, outputs[2].token_ids] == [plain[0].token_ids, plain[2].token_ids]
-
-
-@pytest.mark.parametrize("caching", [False, True])
-def test_a_recording_with_drafts_is_replayed_alike(tmp_path: Path, caching: bool) -> None:
-    rng = random.Random(caching)
-    stream = io.StringIO()
-    config = ResolvedConfig.of(
-        EngineConfig(block_size=4, enable_prefix_caching=caching, max_num_batched_tokens=30), device="cpu"
-    )
-    cache = CacheSpec(40, 4)
-    recorder = Recorder(stream, config, cache)
-    scheduler = Scheduler(config, BlockManager(cache, prefix_caching=caching), listener=recorder)
-    num_runs = 0
-    for step in range(2000):
-        now = float(step)
-        if step < 60 and rng.random() < 0.3:
-            prompt = [rng.choice([3, 4]) for _ in range(rng.randint(1, 40))]
-            scheduler.add(request(prompt, most=len(prompt) + rng.randint(1, 60), stop=frozenset({5})))
-        drafts = {r: rng.randint(1, 6) for r in scheduler.running if r.num_uncomputed_tokens == 1}
-        batch = scheduler.schedule(now, drafts=drafts)
-        if batch is None:
-            if step > 60:
-                break
-            continue
-        if rng.random() < 0.05:
-            scheduler.finish(rng.choice(batch.rows).request, reason="abort", now=now)
-        outputs: list[RowOutput] = []
-        for row in batch.rows:
-            accepted = [rng.choice([3, 4, 3, 4, 3, 4, 5]) for _ in range(rng.randint(0, row.num_drafts))]
-            output = RowOutput((*accepted, rng.randint(10, 12)), num_drafts=rng.randint(len(accepted), row.num_drafts))
-            outputs.append(output if row.needs_sampling else NO_OUTPUT)
-            num_runs += row.num_drafts > 0
-        scheduler.update(batch, outputs, now + 0.5)
-        scheduler.check()
-    assert not scheduler.has_work
-    assert num_runs > 50
-    path = tmp_path / "recording.jsonl"
-    path.write_text(stream.getvalue())
-    replayed = replay(path)
-    assert replayed.difference is None
-    assert replayed.num_steps > 50

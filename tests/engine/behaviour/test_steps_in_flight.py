@@ -127,17 +127,6 @@ def test_an_abort_is_heard_at_once_and_frees_blocks_when_its_steps_have_ended() 
     assert request.token_ids == [1, 2, 3]
 
 
-def test_no_request_is_preempted_while_a_step_runs() -> None:
-    bench = Bench(num_blocks=4)
-    early, late = bench.add([1] * 7), bench.add([2] * 7)
-    first, second = bench.schedule(), bench.schedule()
-    bench.update(first, 5, 5)
-    assert bench.scheduler.schedule(0.0) is None, "there is no block for a ninth token, and a victim is computed"
-    bench.update(second, 5, 5)
-    assert rows(bench.schedule()) == [(early, 8, 1, True)]
-    assert late.num_preemptions == 1
-
-
 @pytest.mark.parametrize(
     "params",
     [
@@ -179,27 +168,3 @@ def test_prompt_logprobs_wait_as_long_as_there_are_some_to_compute() -> None:
     assert not third.needs_host
     assert rows(bench.schedule())[1] == (reads, 3, 1, True), "its second token is in flight"
     bench.update(third, 5, 5)
-
-
-def test_a_prompt_is_shared_when_it_is_known_to_be_good() -> None:
-    bench = Bench(enable_prefix_caching=False)
-    parent = bench.add([1, 2, 3, 4, 5])
-    follower = bench.add([1, 2, 3, 4, 5], parent=parent)
-    first, second = bench.schedule(), bench.schedule()
-    assert [row.request for row in second.rows] == [parent]
-    bench.update(first, RowFailure("not finite"))
-    third = bench.schedule()
-    assert rows(third) == [(follower, 0, 5, True)], "the parent's blocks linger, but nothing of them is taken"
-    bench.update(second, 5)
-    bench.update(third, 5)
-
-
-def test_a_failure_is_forgotten_by_the_prefix_cache_though_its_request_has_gone() -> None:
-    bench = Bench(max_num_batched_tokens=4)
-    request = bench.add(list(range(10, 22)))
-    first, second = bench.schedule(), bench.schedule()
-    bench.update(first, None)
-    bench.scheduler.finish(request, reason="abort", now=0.0)
-    bench.update(second, RowFailure("not finite"))
-    again = bench.add(list(range(10, 22)))
-    assert rows(bench.schedule())[0][:2] == (again, 0)

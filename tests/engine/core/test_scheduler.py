@@ -1,13 +1,11 @@
 """The scheduler as a pure state machine: which tokens when, which requests wait or are preempted. No torch."""
 
-import random
-
 import pytest
 from scheduler_bench import TOKEN, Bench, request
 
 from splitfuse.engine.core.batch import NO_OUTPUT, RowFailure, RowOutput
 from splitfuse.engine.core.policies import BATCHING_POLICIES
-from splitfuse.engine.core.request import Request, Status
+from splitfuse.engine.core.request import Status
 
 
 def test_the_seed_of_the_idea() -> None:
@@ -175,55 +173,6 @@ def test_blocks_of_a_failed_row_are_forgotten_though_its_request_was_aborted_mea
     bench.add(again)
     bench.step()
     assert again.num_cached_tokens == 0
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_life(seed: int) -> None:
-    """Check invariants after every step, and that every request ends, under random arrivals and shortages."""
-    rng = random.Random(seed)
-    block_size = rng.choice([1, 4, 16])
-    longest = 120
-    num_host_blocks = rng.choice([0, 3, 40])
-    bench = Bench.make(
-        num_blocks=-(-longest // block_size) + rng.choice([0, 1, 10, 100]),
-        num_host_blocks=num_host_blocks,
-        block_size=block_size,
-        max_num_batched_tokens=rng.randint(1, 80),
-        max_num_seqs=rng.randint(1, 12),
-        long_prefill_token_threshold=rng.choice([0, rng.randint(1, 40)]),
-        scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
-        batching_policy=rng.choice(sorted(BATCHING_POLICIES)),
-        enable_prefix_caching=rng.random() < 0.5,
-        swap_space=1,
-        preemption_mode=rng.choice(["auto", "recompute", "swap"]),
-    )
-    added: list[Request] = []
-    for step in range(100_000):
-        if step < 200 and rng.random() < 0.3:
-            num_prompt = rng.randint(1, longest - 1)
-            num_new = rng.randint(1, longest - num_prompt)
-            group: list[Request] = []
-            for _ in range(rng.choice([1, 1, 1, 3])):
-                parent = group[0] if group else None
-                level = rng.randint(-1, 1)
-                group.append(request(num_prompt, num_new, name=f"{step}", priority=level, parent=parent))
-            bench.add(*group)
-            added += group
-        batch = bench.scheduler.schedule(float(step))
-        if added and rng.random() < 0.1:
-            bench.scheduler.finish(rng.choice(added), reason="abort", now=float(step))
-        if batch is not None:
-            failed = RowOutput(failure=RowFailure("x"))
-            outputs = [
-                NO_OUTPUT if not row.needs_sampling else failed if rng.random() < 0.01 else RowOutput((TOKEN,))
-                for row in batch.rows
-            ]
-            bench.scheduler.update(batch, outputs, float(step))
-        bench.scheduler.check()
-        if step > 200 and not bench.scheduler.has_work:
-            break
-    assert all(r.is_finished for r in added)
-    bench.assert_empty()
 
 
 def test_progress_with_a_pool_for_one() -> None:
