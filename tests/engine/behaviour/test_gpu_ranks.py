@@ -5,9 +5,7 @@
 
 import os
 import random
-import re
 import signal
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -189,42 +187,3 @@ def test_the_gpu_with_the_least_memory_decides(folder: Path, monkeypatch: pytest
             blocks.append(llm.engine.core.blocks.device.num_blocks)
             assert llm.generate([PROMPTS[2]], PARAMS[0])[0].outputs[0].token_ids
     assert blocks[0] == pytest.approx(blocks[1] / 2, rel=0.01)
-
-
-@pytest.mark.thorough  # 9 s; above, the engine names the rank
-def test_a_server_ends_with_the_name_of_the_lost_rank(tmp_path: Path) -> None:
-    import subprocess
-
-    program = str(Path(__file__).parents[2] / "support/gloo_ranks.py")
-    settings = [
-        "--device",
-        "cpu",
-        "--port",
-        "0",
-        "--tensor-parallel-size",
-        "2",
-        "--async-scheduling",
-        "--max-num-seqs",
-        "2",
-    ]
-    with subprocess.Popen(
-        [sys.executable, program, "serve", "demo", *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        for line in server.stdout:
-            if "try " in line:
-                break
-        (rank,) = _ranks_of(server.pid)
-        os.kill(rank, signal.SIGKILL)
-        _, errors = server.communicate(timeout=60)
-    assert server.returncode == 4
-    assert re.search(r"rank 1 was ended by SIGKILL; the engine stops", errors)
-
-
-def _ranks_of(pid: int) -> list[int]:
-    children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for found in children for child in found if b"rank_process" in _command(child)]
-
-
-def _command(pid: str) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -33,12 +33,6 @@ async def test_a_second_turn_computes_only_what_is_new(tiny_folder: str) -> None
         assert stats["num_free_blocks"] == stats["num_blocks"], "what is only remembered is free"
 
 
-async def test_switched_off_nothing_is_found(tiny_folder: str) -> None:
-    async with running_engine(tiny_folder, enable_prefix_caching=False) as engine:
-        for _ in range(2):
-            assert await cached_tokens(engine, list(range(20, 120))) == 0
-
-
 async def test_swapping_shows_in_the_numbers(tiny_folder: str) -> None:
     async with running_engine(
         tiny_folder, num_kv_blocks=12, block_size=4, swap_space=0.01, preemption_mode="swap"

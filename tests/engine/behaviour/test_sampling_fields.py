@@ -87,13 +87,6 @@ def test_truncate_prompt_tokens_keeps_the_last_ones(llm: LLM) -> None:
     assert len(llm.generate("word " * 5000, long)[0].prompt_token_ids) == 100
 
 
-def test_a_prompt_and_its_answer_are_limited_by_the_smaller_of_two(llm: LLM) -> None:
-    assert llm.tokenizer is not None
-    num_prompt = len(llm.tokenizer.encode(PROMPT))
-    assert len(greedy(llm, max_tokens=9, max_length=num_prompt + 4)[0].token_ids) == 4
-    assert len(greedy(llm, max_tokens=3, max_length=num_prompt + 4)[0].token_ids) == 3
-
-
 def test_bad_words_never_come_whole(llm: LLM) -> None:
     assert llm.tokenizer is not None
     (plain,) = greedy(llm, max_tokens=120)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-import torch
 from engines import Collector, collect, running_engine
 
 from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
@@ -38,25 +37,6 @@ def prompts(count: int, *, seed: int = 0, longest: int = 80) -> list[list[int]]:
 def blocks_are_free(engine: AsyncEngine) -> bool:
     stats = engine.stats()
     return bool(stats["num_free_blocks"] == stats["num_blocks"])
-
-
-async def test_concurrent_requests_get_what_they_get_alone(tiny_folder: str) -> None:
-    many = prompts(40)
-    expected = [output.outputs[0] for output in LLM(model=tiny_folder, dtype="float32").generate(many, GREEDY)]
-    async with running_engine(tiny_folder, max_num_seqs=8, max_num_batched_tokens=50) as engine:
-        outputs = await asyncio.gather(*(collect(engine, prompt, GREEDY) for prompt in many))
-        assert blocks_are_free(engine)
-    assert [(o[0].token_ids, o[0].text) for o in outputs] == [(e.token_ids, e.text) for e in expected]
-
-
-async def test_n_outputs_of_one_prompt(tiny_folder: str) -> None:
-    async with running_engine(tiny_folder) as engine:
-        params = SamplingParams(n=3, seed=5, max_tokens=6, ignore_eos=True)
-        first = await collect(engine, "abc", params)
-        assert len({tuple(output.token_ids) for output in first}) == 3
-        assert [o.token_ids for o in await collect(engine, "abc", params)] == [o.token_ids for o in first]
-        alone = await collect(engine, "abc", SamplingParams(seed=5, max_tokens=6, ignore_eos=True))
-        assert alone[0].token_ids == first[0].token_ids
 
 
 async def test_two_hundred_requests_with_a_fifth_vanishing(tiny_folder: str) -> None:
@@ -178,22 +158,6 @@ async def test_a_culprit_fails_alone(tiny_folder: str, spoil: bool, caplog: pyte
         assert engine.is_healthy
     if not spoil:
         assert "kernel fault" in caplog.text
-
-
-@pytest.mark.parametrize("allocate", [lambda: torch.empty(2**60, dtype=torch.uint8), lambda: bytearray(2**60)])
-async def test_too_large_an_allocation_fails_the_row_that_needs_it(
-    tiny_folder: str, allocate: Callable[[], object]
-) -> None:
-    async with running_engine(tiny_folder) as engine:
-        expected = await collect(engine, [3], GREEDY)
-        Sabotage(engine, mark=2, fail=allocate)
-        culprit, beside = await asyncio.gather(
-            collect(engine, [2], GREEDY), collect(engine, [3], GREEDY), return_exceptions=True
-        )
-        assert isinstance(culprit, RequestFailedError)
-        assert not isinstance(beside, BaseException)
-        assert beside[0].token_ids == expected[0].token_ids
-        assert engine.is_healthy
 
 
 async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_folder: str) -> None:
@@ -459,24 +423,6 @@ async def test_limits_count_prompt_and_output(tiny_folder: str) -> None:
             await engine.submit([5] * 160, SamplingParams(), Collector())
 
 
-async def test_stop_strings_and_stop_tokens(tiny_folder: str) -> None:
-    async with running_engine(tiny_folder) as engine:
-        free = (await collect(engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True)))[0]
-        stop = free.text[5:8]
-        cut = (await collect(engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True, stop=(stop,))))[0]
-        assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
-        assert cut.text == free.text[: free.text.index(stop)]
-        token = free.token_ids[10]
-        ended = (
-            await collect(
-                engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True, stop_token_ids=(token,))
-            )
-        )[0]
-        at = free.token_ids.index(token)
-        assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
-        assert ended.token_ids == free.token_ids[: at + 1]
-
-
 @pytest.mark.parametrize(
     ("settings", "longest"), [({}, 256), ({"long_prefill_token_threshold": 0}, 400), ({"target_itl_ms": 1e6}, 400)]
 )
@@ -551,14 +497,6 @@ async def test_extremes_still_draw(tiny_folder: str, fields: dict[str, object]) 
     async with running_engine(tiny_folder) as engine:
         params = SamplingParams(max_tokens=4, ignore_eos=True, **fields)  # type: ignore[arg-type]
         assert (await collect(engine, [40], params))[0].finish_reason == "length"
-
-
-async def test_the_error_id_is_in_the_log(tiny_folder: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with running_engine(tiny_folder) as engine:
-        Sabotage(engine, mark=2, spoil=True)
-        with pytest.raises(RequestFailedError) as info:
-            await collect(engine, [2], GREEDY)
-        assert info.value.error_id in caplog.text
 
 
 async def test_stop_while_loading_leaves_no_task(tiny_folder: str) -> None:

@@ -9,20 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from overlapped_llm import SPECIAL_FIELDS, compare, launcher_of, within
+from overlapped_llm import compare
 from simulated_stream import SimulatedStream
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.core.batch import RowOutput
 from splitfuse.engine.core.planner import Planner
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.execution.runner.async_runner import AsyncRunner
 from splitfuse.engine.execution.runner.forward_pass import ForwardPass
 from splitfuse.engine.execution.runner.pending_outputs import Collection, PendingOutputs
-from splitfuse.engine.execution.runner.stages import SamplingPass
 from splitfuse.engine.execution.runner.transfer import TransferBuffers, layout_of, num_bytes, views
-from splitfuse.engine.execution.sampling import sampler
 from splitfuse.engine.execution.sampling.sampler import sample
 from splitfuse.kernels import ops
 
@@ -154,51 +150,3 @@ def test_host_buffers_take_turns_and_wait_for_their_event() -> None:
     assert buffers.acquire() is first
     assert stream.num_queued == 0, "it has waited"
     assert first.tokens[:2].tolist() == [5, 6]
-
-
-class NothingWaits(TorchDispatchMode):
-    """Fails on what would read a value back from a device, or copy to or from it memory that is not pinned."""
-
-    WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::_to_copy", "aten::masked_select", "aten::unique")
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().partition(".")[0]
-        assert name not in self.WAITS, f"{name} waits for the device"
-        indices = args[1] if name in ("aten::index", "aten::index_put_") else []
-        assert not any(index is not None and index.dtype == torch.bool for index in indices), "a boolean index waits"
-        return func(*args, **(kwargs or {}))
-
-
-class Watched:
-    def __init__(self, right: Callable[..., None]) -> None:
-        self.num_calls = 0
-        self._right = right
-
-    def __call__(self, *args: Any) -> None:
-        self.num_calls += 1
-        with NothingWaits():
-            self._right(*args)
-
-
-def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model and the ops are tested elsewhere: `kernels.cuda` promises the same of its own."""
-    llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
-    launcher = launcher_of(llm)
-
-    def forward(inputs: Any, cache: Any) -> torch.Tensor:
-        return torch.zeros(len(inputs.logits_indices), 64)
-
-    monkeypatch.setattr(launcher._model, "forward", forward)
-    monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
-    monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
-    monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
-    # A CPU looks for rows that need no filter, which waits.
-    monkeypatch.setattr(sampler, "_drawn", lambda scaled, likeliest, arrays: likeliest)
-    watched = [Watched(ForwardPass._compute), Watched(SamplingPass._sample)]
-    monkeypatch.setattr(ForwardPass, "_compute", lambda *args: watched[0](*args))
-    monkeypatch.setattr(SamplingPass, "_sample", lambda *args: watched[1](*args))
-    filters = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
-    special = [SamplingParams(max_tokens=9, **within(fields, 9)) for fields in SPECIAL_FIELDS]
-    outputs = llm.generate([[30], [40, 50], *[[60]] * len(special)], [filters, filters, *special])
-    assert [len(output.outputs[0].token_ids) for output in outputs[:2]] == [5, 5]
-    assert all(function.num_calls >= 5 for function in watched)

@@ -96,39 +96,12 @@ def test_a_changed_receipt_is_found_as_a_server_finds_it(llm: LLM) -> None:
     ]
 
 
-def test_a_malformed_receipt_and_one_of_another_model_are_refused(llm: LLM, tmp_path: Path) -> None:
-    receipt = sent(llm.generate("The dog", GREEDY, receipt=True)[0].receipt)
-    with pytest.raises(InvalidRequestError, match="version is missing"):
-        llm.verify({name: value for name, value in receipt.items() if name != "version"})
-    save_model("llama-gqa-tied", tmp_path)
-    with (
-        LLM(str(tmp_path), device="cpu", dtype="float32") as other,
-        pytest.raises(InvalidRequestError, match="of another model: weights"),
-    ):
-        other.verify(receipt)
-
-
 def test_a_closed_llm_says_so() -> None:
     with LLM("demo", device="cpu", dtype="float32", max_model_len=256, num_kv_blocks=64) as llm:
         receipt = sent(llm.generate("The dog", GREEDY, receipt=True)[0].receipt)
     for ask in (lambda: llm.verify(receipt), lambda: llm.generate("The dog", GREEDY, receipt=True)):
         with pytest.raises(InvalidRequestError, match="this LLM is closed"):
             ask()
-
-
-@pytest.mark.parametrize("speculation", [None, {"method": "ngram"}])
-def test_other_streams_go_on_beside_a_verification(speculation: dict[str, str] | None) -> None:
-    with LLM(
-        "demo", device="cpu", dtype="float32", max_model_len=256, num_kv_blocks=64, speculative_config=speculation
-    ) as llm:
-        (proved,) = llm.generate("Once upon a time", GREEDY, receipt=True)
-        alone = llm.generate("The dog", max_tokens=30, temperature=0)[0].outputs[0].token_ids
-        with llm.generate_stream("The dog", max_tokens=30, temperature=0) as stream:
-            next(stream)
-            assert llm.verify(sent(proved.receipt)).valid
-            for _ in stream:
-                pass
-        assert stream.outputs[0].outputs[0].token_ids == alone
 
 
 def test_a_receipt_names_the_weights_that_sampled(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import io
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -175,30 +174,6 @@ def test_what_is_drawn(simulated: list[Path]) -> None:
     ]
     assert axes[0].get_title().startswith("splitfuse\n")
     assert axes[0].get_ylim() == axes[1].get_ylim(), "policies are compared on the same scale"
-
-
-def test_a_short_run_beside_a_long_one_has_a_time_axis_of_its_own() -> None:
-    pytest.importorskip("matplotlib")
-    from splitfuse.engine.extras.simulation.plot import draw
-
-    def axes(*ends: float, used: float = 50.0) -> list[Any]:
-        spans = [[Span(0.0, end, prefill=4, decode=1, used_blocks=used, gap=0.1)] for end in ends]
-        return draw([Timeline(str(end), run, num_blocks=100) for end, run in zip(ends, spans, strict=True)]).get_axes()
-
-    assert axes(0.4, 27.0)[0].get_xlim()[1] == pytest.approx(0.4)
-    assert axes(20.0, 27.0)[0].get_xlim()[1] == pytest.approx(27.0), "runs that can be compared are"
-
-
-def test_the_pool_is_drawn_in_all_panels_or_in_none() -> None:
-    pytest.importorskip("matplotlib")
-    from splitfuse.engine.extras.simulation.plot import draw
-
-    def num_pools(*used: float) -> list[int]:
-        timelines = [Timeline(str(n), [Span(0.0, 1.0, used_blocks=n, gap=0.1)], num_blocks=100) for n in used]
-        return [len(panel.get_lines()) for panel in draw(timelines).get_axes()[len(used) : 2 * len(used)]]
-
-    assert num_pools(90, 2) == [1, 1]
-    assert num_pools(3, 2) == [0, 0]
 
 
 def test_an_output_that_cannot_be_written(server_log: Path, capsys: pytest.CaptureFixture[str]) -> None:

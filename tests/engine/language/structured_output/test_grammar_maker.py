@@ -1,16 +1,13 @@
 """The process that tries grammars survives every grammar, answers every request, and ends with its owner."""
 
 import contextlib
-import errno
 import gc
 import os
 import resource
 import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llguidance import LLMatcher
@@ -85,15 +82,6 @@ def test_many_at_once_get_each_their_own_answer(sandbox: Sandbox) -> None:
     assert outcomes == [outcome(sandbox, GOOD), outcome(sandbox, BROKEN), outcome(sandbox, CRASHING)] * 40
 
 
-def test_a_killed_process_is_replaced(sandbox: Sandbox) -> None:
-    assert outcome(sandbox, GOOD) == ""
-    assert sandbox._process.current is not None
-    first = sandbox._process.current.process.pid
-    os.kill(first, signal.SIGKILL)
-    assert outcome(sandbox, GOOD) == ""
-    assert sandbox._process.current.process.pid != first
-
-
 def test_a_process_killed_amid_its_work_is_replaced(sandbox: Sandbox) -> None:
     """Kill the process while its children live on for a while, without its pipes."""
     with ThreadPoolExecutor(4) as threads:
@@ -113,14 +101,6 @@ def test_a_grammar_sent_between_the_end_of_a_process_and_its_death_goes_to_the_n
     assert outcome(sandbox, GOOD) == ""
     assert sandbox._process.current.process is not first
     assert first.poll() is not None
-
-
-def test_a_stopped_process_is_replaced(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitfuse.engine.language.workers.worker_process._SILENCE_S", 2.0)
-    assert outcome(sandbox, GOOD) == ""
-    assert sandbox._process.current is not None
-    os.kill(sandbox._process.current.process.pid, signal.SIGSTOP)
-    assert outcome(sandbox, GOOD) == ""
 
 
 def test_the_process_ends_with_its_owner() -> None:
@@ -165,19 +145,6 @@ def test_a_process_that_cannot_start_starts_next_time() -> None:
         assert own._process.current is not None
         own._process.current.process.kill()
         own._process.current.process.wait()
-
-
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
-def test_a_process_that_the_system_refuses_starts_next_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_args: Any, **_kwargs: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    own = new_sandbox()
-    with monkeypatch.context() as refusing:
-        refusing.setattr(subprocess, "Popen", refuse)
-        with pytest.raises(UnavailableError, match=os.strerror(number)):
-            own.run(GOOD)
-    assert outcome(own, GOOD) == ""
 
 
 def test_a_trial_that_cannot_start_starts_next_time(sandbox: Sandbox) -> None:
