@@ -13,8 +13,6 @@ import sys
 from contextlib import ExitStack
 from datetime import date
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from catalog import CLIENTS, FOLDER, Client
@@ -23,7 +21,6 @@ from outcome import Outcome, write_row
 from served import Served
 
 KEY = "key-of-the-clients"
-PAGE = "http://localhost:8960"  # origin of the browser's page
 # Agents' prompts have 10,000 to 40,000 tokens of the toy; they ask for names of their own choice, too.
 SCRIPTED = (
     *("--scripted", "--served-model-name", "demo,*", "--profile", "throughput"),
@@ -49,14 +46,11 @@ def main() -> int:
         clients = [client for client in chosen if client.kind == kind]
         if not clients:
             continue
-        has_key, is_scripted, pools, is_harmony = kind
+        is_scripted, pools = kind
         with ExitStack() as stack:
-            args = ("--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()), *(POOLING if pools else ()))
+            args = ("--api-key", KEY, *(POOLING if pools else ()))
             args, served = ((*args, *SCRIPTED), models[:1]) if is_scripted else (args, models)
-            if is_harmony:
-                urls = {"demo": _served(stack, _harmony_model(stack), *args)}
-            else:
-                urls = {model: _served(stack, model, *args) for model in served}
+            urls = {model: _served(stack, model, *args) for model in served}
             for client in clients:
                 cells, held = _run(client, urls, verbose=asked.verbose)
                 num_failed += not held
@@ -69,15 +63,6 @@ def _served(stack: ExitStack, *args: str) -> str:
     server = Served(*args, env={"PYTHONPATH": f"{FOLDER}/site"})
     stack.push(server)
     return server.until_ready(seconds=SECONDS).url
-
-
-def _harmony_model(stack: ExitStack) -> str:
-    """Return the folder of a tiny gpt-oss, which goes with the stack."""
-    from harmony_model import save_harmony_model
-
-    folder = stack.enter_context(TemporaryDirectory(prefix="tiny-gpt-oss-"))
-    save_harmony_model(Path(folder))
-    return folder
 
 
 def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[str, ...], bool]:
@@ -95,7 +80,7 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
 
 
 def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
-    env = environment(client, key=KEY if client.has_key else None)
+    env = environment(client, key=KEY)
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, **pipes, text=True, env=env, start_new_session=True) as process:
         try:

@@ -18,16 +18,14 @@ class Client:
     name: str
     script: str
     requirements: tuple[str, ...]
-    has_key: bool = True  # False: the client's server has no keys
     pools: bool = False  # True: on the models with --pooler-config, for packages that embed
     is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
-    is_harmony: bool = False  # True: on a tiny random gpt-oss in place of the demo model
     family: str = ""  # folder of clients with equal requirements; without it the client's own
 
     @property
-    def kind(self) -> tuple[bool, bool, bool, bool]:
+    def kind(self) -> tuple[bool, bool]:
         """Kind of server; clients of one kind share theirs."""
-        return (self.has_key, self.is_scripted, self.pools, self.is_harmony)
+        return (self.is_scripted, self.pools)
 
     @property
     def is_node(self) -> bool:

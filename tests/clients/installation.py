@@ -33,7 +33,7 @@ def command(client: Client) -> list[str]:
     return [str(folder / "bin/python"), str(FOLDER / client.script)]
 
 
-def environment(client: Client, *, key: str | None) -> dict[str, str]:
+def environment(client: Client, *, key: str) -> dict[str, str]:
     """Return the environment of the script's process, without this checkout on its path and without internet."""
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR")}
     folder = HOME / client.folder
@@ -41,7 +41,7 @@ def environment(client: Client, *, key: str | None) -> dict[str, str]:
         "PATH": os.pathsep.join([f"{folder}/bin", f"{folder}/node_modules/.bin", os.environ["PATH"]]),
         "NODE_PATH": f"{folder}/node_modules",
         "SPLITFUSE_CLIENT": client.name,
-        **({"SPLITFUSE_API_KEY": key} if key else {}),
+        "SPLITFUSE_API_KEY": key,
         "LITELLM_LOCAL_MODEL_COST_MAP": "true",
         "NO_PROXY": "127.0.0.1",
     }
