@@ -4,8 +4,6 @@ A setting is a flag (`--max-num-seqs`), an environment variable (`SPLITFUSE_MAX_
 `commands/settings_sources.py` reads those three. An extension declares its settings in a class derived from this one.
 """
 
-import contextlib
-import ipaddress
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -124,9 +122,9 @@ class ServerSettings(EngineConfig):
     @property
     def is_local(self) -> bool:
         """True if only this machine reaches the server."""
-        with contextlib.suppress(ValueError):
-            return ipaddress.ip_address(self.host).is_loopback
-        return self.host == "localhost"
+        from ..client.hosts import is_loopback  # here: brings httpx, 0.1 s
+
+        return is_loopback(self.host)
 
     @property
     def queue_order(self) -> str:
