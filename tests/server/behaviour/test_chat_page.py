@@ -216,13 +216,13 @@ def test_formulas_are_laid_out(page: Any) -> None:
 
 
 @thorough
-def test_settings_are_kept_and_sent(page: Any) -> None:
+def test_settings_are_kept_and_sent(page: Any, live_server: ServerProcess) -> None:
     """Points 4 and 9."""
     page.click("#settings")
     assert "the model's" in page.get_attribute("[name=temperature]", "placeholder")
     page.click("#settings-close")
     settle(page, system="Be brief.", max_tokens=3, temperature=0, seed=7, stop="END")
-    page.reload()
+    opened(page, live_server.url)
     with page.expect_request("**/chat/completions") as sent:
         ask(page, "Hello")
     body = sent.value.post_data_json
