@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from kept_results import ARGS, PROMPT, Reader, comparable, until_draining, whole_result
-from serving import ServerProcess, SlowSteps, parse_events, run_cli
+from serving import ServerProcess, SlowSteps, one_line, parse_events, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
 NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "1"))
 CRASH_AT = str(Path(__file__).parent.parent / "crash_at.py")
+NEWER = str(Path(__file__).parent.parent / "newer_version.py")
 OBJECT = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 BODIES: list[dict[str, Any]] = [
     {"prompt": PROMPT, "max_tokens": 120, "temperature": 0, "ignore_eos": True},
@@ -54,9 +55,10 @@ def expected() -> Iterator[list[dict[str, Any]]]:
         yield list(map(comparable, results))
 
 
+@pytest.mark.parametrize("next_program", [("-m", "splitfuse.server"), (NEWER,)], ids=["restart", "upgrade"])
 @pytest.mark.parametrize("seed", range(NUM_KILLS))
 def test_killed_at_any_commit_it_gives_what_it_would_have_given(
-    expected: list[dict[str, Any]], tmp_path: Path, seed: int
+    expected: list[dict[str, Any]], tmp_path: Path, seed: int, next_program: tuple[str, ...]
 ) -> None:
     rng = random.Random(seed)
     results = ("--results", str(tmp_path / "results.db"), "--results-sync", rng.choice(["full", "normal"]))
@@ -71,7 +73,7 @@ def test_killed_at_any_commit_it_gives_what_it_would_have_given(
                 reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream", after=len(told) - 1)
                 told += reader.events()
                 server.process.kill()  # a slow disk takes more at once: then it ends before its commit of that number
-    with ServerProcess(*ARGS, *results, *drafts) as server:
+    with ServerProcess(*ARGS, *results, *drafts, program=next_program) as server:
         given = results_of(server.url, seq_ids)
         assert [comparable(result) for result in given] == expected[: len(seq_ids)]
         if seq_ids:
@@ -83,8 +85,11 @@ def test_killed_at_any_commit_it_gives_what_it_would_have_given(
             assert (told + rest)[-1]["data"] == given[0]
         server.signal()
         assert server.wait()[0] == 0
-    with ServerProcess(*ARGS, *results) as server:
+    with ServerProcess(*ARGS, *results, program=next_program) as server:
         assert results_of(server.url, seq_ids) == given, "finished results stay as they are"
+        is_newer = httpx.get(f"{server.url}/version").json()["version"] == "99.0"
+    if is_newer:
+        one_line(run_cli("serve", "demo", "--port", "0", *results), "a later version of splitfuse made it (format")
 
 
 def test_a_second_server_on_the_file_exits_with_one_line(tmp_path: Path) -> None:

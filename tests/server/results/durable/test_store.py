@@ -1,8 +1,6 @@
 """Promises of every Store, and SQLite's own."""
 
-import contextlib
 import dataclasses
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from splitfuse.server.api.listing import Page
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from splitfuse.server.results.durable.records import Changes, Ending, JobRow, Webhook
 from splitfuse.server.results.durable.sealing import Sealing
-from splitfuse.server.results.durable.sqlite_store import SCHEMA_VERSION, SqliteStore
+from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.results.durable.store import Store, StoreError
 
 Reopen = Callable[[], Store]
@@ -215,21 +213,6 @@ def test_a_process_numbers_on_from_what_is_there(sqlite_reopened: Reopen) -> Non
         store.commit(Changes(segment=(3, b"x"), accepted=[row(3, idempotency_key=b"k")]))
     assert store.last_numbers() == (2, 2)
     assert sqlite_reopened().last_numbers() == (2, 2)
-
-
-def test_a_second_server_is_refused_with_one_line(sqlite_reopened: Reopen, path: Path) -> None:
-    sqlite_reopened()
-    with pytest.raises(ConfigError, match="another process uses this file") as refusal:
-        SqliteStore(path)
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_later_format_is_refused_and_left_alone(sqlite_reopened: Reopen, path: Path) -> None:
-    sqlite_reopened().close()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    with pytest.raises(ConfigError, match=f"format {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION}"):
-        SqliteStore(path)
 
 
 def test_a_file_of_another_kind_is_refused(path: Path) -> None:
