@@ -71,8 +71,9 @@ class CacheShares:
             self._make_candidate(holding)
 
     def remove(self, block: int) -> None:
-        """Note that the block, which is in use, holds no prefix any more."""
+        """Note that the block, free or not, holds no prefix any more."""
         holding = self._holding_of.pop(block)
+        holding.free.pop(block, None)  # else its entry would be looked at for as long as it is in a heap
         holding.num_blocks -= 1
         if not holding.num_blocks:
             del self._holdings[holding.tenant]
@@ -92,8 +93,7 @@ class CacheShares:
     def next_evicted(self) -> int:
         """Return the free cached block to evict. There must be one."""
         if len(self._holdings) == 1:
-            (holding,) = self._holdings.values()
-            return holding.oldest()[0]
+            return next(iter(self._holdings.values())).oldest()[0]
         floor = self._floor()
         while self._protected and -self._protected[0][0] > floor:  # the floor has sunk
             self._make_candidate(heappop(self._protected)[2])

@@ -64,7 +64,8 @@ class Life:
         if self._used and rng.random() < 0.5 - 0.4 * self._pressure:
             self._give_back(self._used.pop(rng.randrange(len(self._used))), is_good=rng.random() < 0.95)
         elif self._search.free and rng.random() < 0.2:
-            self._use(rng.choice(list(self._search.free)))
+            block = rng.choice(list(self._search.free))
+            (self._use if rng.random() < 0.8 else self._forget)(block)
         elif self._empty or self._search.free:
             if not self._empty:
                 self._evict()
@@ -99,6 +100,7 @@ class Life:
     def _forget(self, block: int) -> None:
         self._shares.remove(block)
         del self._search.tenant_of[block]
+        self._search.free.pop(block, None)
         self._empty.append(block)
 
 
@@ -170,3 +172,6 @@ def test_it_remembers_nothing_of_tenants_that_are_gone() -> None:
         fill(shares, str(number), range(block := evict(shares), block + 1))
     assert len(shares._holdings) <= 10
     assert len(shares._candidates) + len(shares._protected) <= 2 * 10 + 65
+    for block in range(10):
+        shares.remove(block)
+    assert not any(entry[-1].free for entry in (*shares._candidates, *shares._protected)), "each is dropped when seen"
