@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "client" / "examples"
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"tiny_engine.py", "tiny_server.py", "grpo.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"tiny_engine.py", "tiny_server.py"}
 
 
 def test_the_tiny_engine_mixes_chunks_and_decodes(
