@@ -5,6 +5,7 @@ server with a fake engine. `--check` writes nothing and fails if the page is out
 """
 
 import asyncio
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -84,7 +85,9 @@ def requests(route: str) -> str:
 
 
 def _reason(note: str) -> str:
-    text = note.replace("|", r"\|").replace("<", "&lt;")
+    """Return the reason without the place and the name of the field, which stand before it."""
+    text = re.sub(r"^(messages|input)\[0\]\S*: | ?'[\w.[\]]+'(?= blocks|; it may)", "", note).strip()
+    text = text.replace("|", r"\|").replace("<", "&lt;")
     return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
 
 
