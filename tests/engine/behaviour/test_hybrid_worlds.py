@@ -53,7 +53,7 @@ def message_of(bug: Bug, *, outputs_only: bool) -> str:
     return run_until_caught(bug, worlds, num_steps=1000)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)  # test_every_small_world.py finds all of them
 @pytest.mark.parametrize("planted", state_bugs.BUGS, indirect=True)
 def test_a_planted_bug_is_caught(planted: Bug) -> None:
     message_of(planted, outputs_only=False)

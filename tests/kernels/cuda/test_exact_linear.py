@@ -68,7 +68,7 @@ def test_a_packed_weights_products_depend_on_no_other_row(kind: str, monkeypatch
     assert_near(whole, cuda.linear(x, packed).double(), tolerance=4e-3)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough  # the order within a tile is tested above, that of experts below
 @pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
 def test_packed_experts_keep_the_order_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile for any number of pairs: the interpreter does not show that tiles differ in their instruction."""

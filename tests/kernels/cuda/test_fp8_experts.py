@@ -92,6 +92,7 @@ def _experts(form: str) -> list[ops.ExpertWeights]:
     ]
 
 
+@pytest.mark.thorough  # test_fp8_linear.py has it of one weight
 @pytest.mark.parametrize("form", FP8_FORMS)
 def test_a_token_is_rounded_alike_with_few_pairs_and_many(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = cuda.pack_experts(_experts(form), num_experts=NUM_EXPERTS, dtype=torch.float16, input_bits=8)

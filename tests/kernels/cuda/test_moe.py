@@ -251,6 +251,7 @@ PACKED_FORMS = ["float8 of 128", "float8 in blocks", "float8 per channel", "AWQ"
 PACKED_FORMS += ["Q6_K", "int8 per channel"]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", PACKED_FORMS)
 @pytest.mark.parametrize(
     ("num_tokens", "args"),
@@ -360,6 +361,7 @@ def test_experts_with_an_order_of_inputs_stay_packed() -> None:
     assert_near(got, reference.experts(x.double(), weights, ids, wide), tolerance=1e-4)
 
 
+@pytest.mark.thorough  # once packed they are multiplied like those of files
 @pytest.mark.parametrize(("options", "bits"), [({"bits": 8}, 8), ({"bits": 4}, 4), ({"is_fp8": True}, 8)])
 def test_plain_experts_are_rounded(options: dict[str, Any], bits: int) -> None:
     plain = [ops.ExpertWeights([gate_up], down) for gate_up, down in matrices(2, torch.float16, hidden=128, inner=128)]

@@ -54,6 +54,7 @@ def _packed(form: str, dtype: torch.dtype) -> Any:
     return cuda.pack_experts(each, num_experts=NUM_EXPERTS, dtype=dtype)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("weighs_inputs", [False, True])
 @pytest.mark.parametrize("form", ["16 bits", "float8 in blocks", "AWQ", "int8 per channel"])
 @pytest.mark.parametrize(("num_real", "num_tokens"), GRAPHS[:2])
@@ -111,7 +112,7 @@ def test_the_router_chooses_experts_for_real_tokens_alone(args: ops.RouteArgs) -
     assert torch.equal(reference.route(logits, args)[1][slots >= 0], ids[slots >= 0])
 
 
-@pytest.mark.parametrize(("num_real", "num_tokens"), [(5, 8), (33, 40)])
+@pytest.mark.parametrize(("num_real", "num_tokens"), [(5, 8), pytest.param(33, 40, marks=pytest.mark.thorough)])
 def test_qwen3_30b_a3b_reads_fewer_experts(num_real: int, num_tokens: int) -> None:
     """Count the tiles of work for all tokens and for the real ones; padding is equal tokens, which choose alike."""
     num_experts, top_k = 128, 8

@@ -70,7 +70,7 @@ def test_a_weight_is_rounded_whole(is_packed: bool, bits: int) -> None:
     assert_near(got.half(), expected, tolerance=4e-3)
 
 
-@pytest.mark.parametrize("num_rows", [3, 40])
+@pytest.mark.parametrize("num_rows", [3, pytest.param(40, marks=pytest.mark.thorough)])
 def test_e4m3_keeps_the_scales_of_whole_rows(num_rows: int) -> None:
     x, weight, bias = case(torch.float16, num_rows)
     values, scales = fp8_linear.round_rows(weight)

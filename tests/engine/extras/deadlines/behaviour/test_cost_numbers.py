@@ -101,6 +101,7 @@ class Machine:
         return [RowOutput((7,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(100))
 def test_ten_requests_with_goals_beside_lone_streams(seed: int) -> None:
     model, machine = CostModel(), Machine(random.Random(seed))
