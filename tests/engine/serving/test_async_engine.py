@@ -239,6 +239,18 @@ async def test_before_any_request_has_ended_the_time_to_come_back_is_predicted(t
         assert 2.0 < info.value.retry_after_s <= 4.0, "two run for 400 steps of 10 ms, less those that they have run"
 
 
+async def test_a_predicted_wait_refuses(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=1, max_queue_seconds=1e-4, max_num_batched_tokens=16) as engine:
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        first, second = Collector(), Collector()
+        await engine.submit([30], params, first)
+        await first.until(40)
+        await engine.submit([31] * 400, SamplingParams(max_tokens=9), second)
+        with pytest.raises(QueueFullError, match="max-queue-seconds"):
+            await engine.submit([32], params, Collector())
+        assert engine.stats()["predicted_wait_s"] > 1e-4
+
+
 async def test_background_requests_take_no_place_in_the_queue(tiny_folder: str) -> None:
     async with running_engine(tiny_folder, max_num_seqs=1, max_queue_size=1) as engine:
         running, waiting, background = Collector(), Collector(), [Collector() for _ in range(3)]

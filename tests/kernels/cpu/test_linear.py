@@ -42,16 +42,6 @@ def test_float32(shape: tuple[int, int]) -> None:
         torch.testing.assert_close(cpu.linear(x, packed).double(), expected, rtol=2e-6, atol=2e-6 * shape[1])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch(dtype: torch.dtype) -> None:
-    packed = cpu.pack_linear(randn(700, 300, seed=0, dtype=dtype), randn(700, seed=1, dtype=dtype))
-    x = randn(200, 300, seed=2, dtype=dtype)
-    together = cpu.linear(x, packed)
-    for size in (1, 2, 3, 4, 7, 12, 13, 40, 97):
-        parts = [cpu.linear(part, packed) for part in torch.split(x, size)]
-        assert torch.equal(torch.cat(parts), together), size
-
-
 def test_no_rows_and_strided_rows() -> None:
     weight, x = randn(40, 64, seed=0), randn(9, 100, seed=1)
     packed = cpu.pack_linear(weight)

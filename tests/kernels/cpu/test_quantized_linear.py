@@ -42,18 +42,6 @@ def test_the_product_is_that_of_the_dequantized_weight(
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch(bits: int, dtype: torch.dtype) -> None:
-    if build.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
-    packed, x = cpu.pack_linear(randn(700, 672).to(dtype), bits=bits), randn(200, 672, seed=2).to(dtype)
-    together = cpu.linear(x, packed)
-    for size in (1, 2, 3, 4, 7, 12, 13, 40, 97):
-        parts = [cpu.linear(part, packed) for part in torch.split(x, size)]
-        assert torch.equal(torch.cat(parts), together), size
-
-
-@pytest.mark.parametrize("bits", [8, 4])
 def test_values_of_any_size_meet_the_weights_as_they_are(bits: int) -> None:
     """Rows in bfloat16 have one exponent per group: tests its ends, and a largest value 2^7 times the others."""
     weight = randn(70, 384).bfloat16()
@@ -150,22 +138,6 @@ def test_inputs_rounded_to_int8_meet_the_weight_as_it_is(library: build.Library,
     whole[:, :: form.group if 0 < form.group < 32 else 32] = 127  # makes a group's scale 1, so that integers stay exact
     packed = cpu.pack_quantized([weight], dtype=torch.float32, input_bits=8)
     assert_close(cpu.linear(whole, packed), whole, weight.dequantized(), bound=2**-20)
-
-
-@pytest.mark.parametrize("input_bits", [16, 8])
-@pytest.mark.parametrize(
-    "name", ["Q8_0", "Q4_K", "Q5_1", "Q6_K", "Q3_K", "IQ4_XS", "int8 per channel", "float8 of 128"]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_of_every_form_is_the_same_to_the_bit_in_any_company(
-    library: build.Library, name: str, dtype: torch.dtype, input_bits: int
-) -> None:
-    weight, x = random_weight(FORMS[name], 200, 768), randn(200, 768, seed=2).to(dtype)
-    packed = cpu.pack_quantized([weight], dtype=dtype, input_bits=input_bits)
-    together = cpu.linear(x, packed)
-    for size in (1, 2, 3, 4, 7, 12, 17, 40, 97):
-        parts = [cpu.linear(part, packed) for part in torch.split(x, size)]
-        assert torch.equal(torch.cat(parts), together), size
 
 
 @pytest.mark.parametrize("num_rows", [5, 70])
