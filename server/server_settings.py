@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from ..engine.config import EngineConfig
-from ..engine.config.profiles import PROFILES
 from ..engine.config.setting import setting, settings_of
 from ..engine.errors import ConfigError
 from .http.keys import digest
@@ -27,9 +26,6 @@ _FORMS = {
 class ServerSettings(EngineConfig):
     """Settings of a server without extensions. Raises ConfigError."""
 
-    profile: str | None = setting(
-        None, choices=tuple(PROFILES), help="bundle of settings (server/docs/commands.md); a setting's own flag wins"
-    )
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
     uds: str | None = setting(None, help="Unix socket to listen on, in place of --host and --port")

@@ -13,7 +13,7 @@ COMMON = "common"  # page of --help without a topic
 ALL = "all"
 # How --help groups them; what stands in none is the server's.
 SECTIONS: dict[str, str] = {
-    "model": "profile served_model_name revision device dtype load_format model_impl quantization "
+    "model": "served_model_name revision device dtype load_format model_impl quantization "
     "quantization_activations speculative_config generation_config escape_special_tokens "
     "override_generation_config tokenizer chat_template exact pooler_config embedding_model seed num_threads "
     "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices thinking_budget thinking_message",
@@ -34,7 +34,6 @@ SECTIONS: dict[str, str] = {
 }
 # Settings that people set, with texts that fit one line beside the flag; other pages have the whole texts.
 _COMMON_TEXTS = {
-    "profile": "bundle of settings",
     "served_model_name": "name in requests and answers",
     "device": "where the model runs",
     "dtype": "of weights and activations",

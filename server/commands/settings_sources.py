@@ -1,4 +1,4 @@
-"""Sources of settings: command line over environment over config file over profile over default.
+"""Sources of settings: command line over environment over config file over default.
 
 Turns text into values. Never knows what a setting means.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...engine.config import EngineConfig
-from ...engine.config.profiles import profile_values
 from ...engine.config.setting import ENV_PREFIX, KIND_NAMES, Setting, settings_of
 from ...engine.errors import ConfigError
 from ..settings import Settings
@@ -32,7 +31,6 @@ _KUBERNETES_VALUE = re.compile(r"(tcp|udp)://")
 _BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SETTINGS = settings_of(Settings)
 ENGINE_FIELDS = tuple(settings_of(EngineConfig))
-MODEL_FIELDS = (*ENGINE_FIELDS, "profile")  # settings of commands that load a model in their own process
 ALL_FIELDS = tuple(_SETTINGS)
 
 
@@ -51,7 +49,7 @@ def choices_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of a value: kind of source, and the flag, variable, file or profile that holds the value."""
+    """Origin of a value: kind of source, and the flag, variable or file that holds the value."""
 
     kind: str = "default"
     place: str = ""
@@ -85,15 +83,7 @@ def resolve_sources(args: Mapping[str, Any], environ: Mapping[str, str]) -> Reso
         **{name: Source("environment", _SETTINGS[name].variable) for name in from_env},
         **{name: Source("flag", "MODEL" if name == "model" else _SETTINGS[name].flag) for name in from_flags},
     }
-    values = from_file | from_env | from_flags
-    settings = Settings(**values)
-    if settings.profile is None:
-        return Resolved(settings, sources)
-    bundle = profile_values(settings.profile, device=settings.device)
-    bundle = {name: value for name, value in bundle.items() if name in _SETTINGS}  # without settings of absent extras
-    return Resolved(
-        Settings(**{**bundle, **values}), {**dict.fromkeys(bundle, Source("profile", settings.profile)), **sources}
-    )
+    return Resolved(Settings(**{**from_file, **from_env, **from_flags}), sources)
 
 
 def _from_flag(setting: Setting, value: Any) -> Any:

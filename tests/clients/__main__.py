@@ -23,7 +23,8 @@ from served import Served
 KEY = "key-of-the-clients"
 # Agents' prompts have 10,000 to 40,000 tokens of the toy; they ask for names of their own choice, too.
 SCRIPTED = (
-    *("--scripted", "--served-model-name", "demo,*", "--profile", "throughput"),
+    *("--scripted", "--served-model-name", "demo,*", "--quantization-activations", "int8"),
+    *("--kv-cache-dtype", "int8", "--max-num-batched-tokens", "1024", "--long-prefill-token-threshold", "0"),
     *("--rope-scaling", json.dumps({"rope_type": "linear", "factor": 64})),
 )
 POOLING = ("--pooler-config", json.dumps({"pooling_type": "MEAN"}))

@@ -11,7 +11,7 @@ from ... import package_version
 from .. import handlers
 from ..completion import SHELLS
 from ..setting_flags import ALL, SECTIONS, add_flags
-from ..settings_sources import ALL_FIELDS, MODEL_FIELDS
+from ..settings_sources import ALL_FIELDS, ENGINE_FIELDS
 from .parser import HelpFormatter, Parser
 
 _MODEL_HELP = (
@@ -35,11 +35,11 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
     made = {
         "serve": command_of("serve", handlers.serve, "serve a model over HTTP", ALL_FIELDS),
         "generate": command_of(
-            "generate", handlers.generate, "continue a prompt, in this process or at a URL", MODEL_FIELDS
+            "generate", handlers.generate, "continue a prompt, in this process or at a URL", ENGINE_FIELDS
         ),
-        "chat": command_of("chat", handlers.chat, "talk to a model, in this process or at a URL", MODEL_FIELDS),
-        "embed": command_of("embed", handlers.embed, "embed each line of a file, in this process", MODEL_FIELDS),
-        "plan": command_of("plan", handlers.plan, "say what fits into memory, without loading it", MODEL_FIELDS),
+        "chat": command_of("chat", handlers.chat, "talk to a model, in this process or at a URL", ENGINE_FIELDS),
+        "embed": command_of("embed", handlers.embed, "embed each line of a file, in this process", ENGINE_FIELDS),
+        "plan": command_of("plan", handlers.plan, "say what fits into memory, without loading it", ENGINE_FIELDS),
         "config": command_of("config", handlers.config, "print each setting in force, and its source", ALL_FIELDS),
         "doctor": command_of("doctor", handlers.doctor, "name missing parts of this machine, and their fixes", ()),
     }
@@ -84,7 +84,7 @@ def _add_verify(commands: Any, topic: str) -> Parser:
     parser.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
     parser.add_argument("--public-key", metavar="HEX", help="require a signature by this key")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print the verdict as JSON")
-    add_flags(parser, MODEL_FIELDS, topic=topic, common=("model", "memory"))
+    add_flags(parser, ENGINE_FIELDS, topic=topic, common=("model", "memory"))
     parser.set_defaults(run=handlers.verify)
     return parser
 

@@ -8,8 +8,7 @@ from . import ReplicaSettings
 from .placement import name_of
 
 # Set by the supervisor for each replica, or not needed by replicas.
-# The profile's values are handed on.
-_OWN = ("host", "port", "replicas", "ray_address", "api_key_file", "admin_key_file", "profile")
+_OWN = ("host", "port", "replicas", "ray_address", "api_key_file", "admin_key_file")
 
 
 def tags_of(settings: ReplicaSettings, count: int) -> dict[str, str]:

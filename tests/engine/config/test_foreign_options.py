@@ -35,7 +35,7 @@ VLLM = """
 OTHERS = """
 --model-path --dp --mem-fraction-static --context-length --max-running-requests --chunked-prefill-size
 --model-id --num-shard --max-input-tokens --max-total-tokens --max-batch-prefill-tokens --max-concurrent-requests
---max-cpu-loras --speculative-model --num-speculative-tokens --tenant-goals
+--max-cpu-loras --speculative-model --num-speculative-tokens --tenant-goals --profile
 -m -c --ctx-size -ngl --n-gpu-layers --gpu-layers -np --parallel -t --threads -b -hf --alias
 """
 

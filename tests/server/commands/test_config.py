@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from splitfuse.engine.config.profiles import CPU, PROFILES
 from splitfuse.server.cli import main
 from splitfuse.server.commands.settings_sources import ALL_FIELDS
 
@@ -20,7 +19,7 @@ def config(capfd):
 
 def test_every_value_has_a_source(config, tmp_path, monkeypatch):
     path = tmp_path / "splitfuse.yaml"
-    path.write_text("seed: 3\nport: 1\nprofile: throughput\n")
+    path.write_text("seed: 3\nport: 1\n")
     monkeypatch.setenv("SPLITFUSE_PORT", "2")
     monkeypatch.setenv("SPLITFUSE_KV_CACHE_DTYPE", "auto")
     words = ["demo", "--config", str(path), "--device", "cpu", "--max-num-batched-tokens", "300"]
@@ -31,18 +30,10 @@ def test_every_value_has_a_source(config, tmp_path, monkeypatch):
     assert values["port"] == {"value": 2, "source": "environment", "place": "SPLITFUSE_PORT"}
     assert values["kv_cache_dtype"] == {"value": "auto", "source": "environment", "place": "SPLITFUSE_KV_CACHE_DTYPE"}
     assert values["max_num_batched_tokens"] == {"value": 300, "source": "flag", "place": "--max-num-batched-tokens"}
-    assert values["quantization_activations"] == {"value": "int8", "source": "profile", "place": "throughput"}
     assert values["block_size"] == {"value": 16, "source": "default"}
     lines = config(*words).splitlines()
     assert [line.split() for line in lines if line.startswith("  seed ")] == [["seed", "3", "file", str(path)]]
     assert len([line for line in lines if line.startswith("  ")]) == len(ALL_FIELDS)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_sets_its_values(profile, config):
-    values = json.loads(config("--json", "--device", "cpu", "--profile", profile))
-    set_by_profile = {name: entry["value"] for name, entry in values.items() if entry["source"] == "profile"}
-    assert set_by_profile == PROFILES[profile][CPU]
 
 
 def test_secrets_are_not_shown(config, monkeypatch):
@@ -53,5 +44,5 @@ def test_secrets_are_not_shown(config, monkeypatch):
 
 
 def test_wrong_settings_are_refused(one_line_here):
-    one_line_here(["config", "--profile", "fast"], "profile 'fast' is not one of throughput, latency, exact")
+    one_line_here(["config", "--profile", "throughput"], "--profile throughput is not taken: here it is each setting")
     one_line_here(["config", "--prot", "1"], "did you mean --port?")

@@ -39,7 +39,7 @@ def test_the_first_page_is_short(command, columns, help_of):
 
 def test_the_first_page_has_what_people_set(help_of):
     shown = help_of("serve", "--help")
-    assert len(flags(shown)) == 17
+    assert len(flags(shown)) == 16
     assert "--device auto|cpu|cuda " in shown
     assert "--help all, or one page of model, memory, scheduling, adapters, server, results, security" in shown
     assert "--port" not in help_of("generate", "--help")

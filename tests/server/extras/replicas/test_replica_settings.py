@@ -75,9 +75,3 @@ def test_what_belongs_to_one_server_is_refused(given: dict[str, str], named: str
     with pytest.raises(ConfigError, match=named):
         check_replicas(Settings(replicas=2, **given))  # type: ignore[arg-type]
     check_replicas(Settings(replicas=2, results="postgresql://h/d"))
-
-
-def test_a_replica_gets_the_values_of_a_profile_and_what_overrides_them(tmp_path: Path) -> None:
-    words = {"profile": "throughput", "device": "cpu", "replicas": 2, "kv_cache_dtype": "auto"}
-    settings = read(config_of(resolve(words, {}), tag="a-", num_threads=None), tmp_path)  # type: ignore[arg-type]
-    assert (settings.quantization_activations, settings.kv_cache_dtype) == ("int8", "auto")
