@@ -153,12 +153,16 @@ class SlowSteps:
 
 
 def run_cli(
-    *args: str, stdin: str = "", env: dict[str, str] | None = None, timeout: float = 120
+    *args: str,
+    stdin: str = "",
+    env: dict[str, str] | None = None,
+    is_forked: bool | None = None,
+    timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
-    """`splitfuse …` to its end, forked unless `env` may change what its modules are."""
+    """`splitfuse …` to its end, forked unless `env` may change what its modules are, or as `is_forked` says."""
     command = ["-m", "splitfuse.server", *args]
-    if env is None:
-        process = ForkedProcess(command, stdin=stdin)
+    if is_forked or (is_forked is None and env is None):
+        process = ForkedProcess(command, stdin=stdin, env=env)
         output = process.communicate(timeout)
         return subprocess.CompletedProcess(command, process.wait(), *output)
     return subprocess.run(
@@ -169,6 +173,11 @@ def run_cli(
         timeout=timeout,
         env={**os.environ, "OMP_NUM_THREADS": "1", **env},
     )
+
+
+def run_at_hub(url: str, home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """`splitfuse …` with this hub and home of its cache. Forked: hubs' modules are imported after the fork."""
+    return run_cli(*args, env={"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}, is_forked=True)
 
 
 def is_one_line(stderr, *texts):

@@ -399,6 +399,8 @@ def test_every_remover_has_a_row() -> None:
     assert ROWS.keys() - found == set(), "a row without a remover"
 
 
-@pytest.mark.parametrize("scenario", {row for row in ROWS.values() if callable(row)}, ids=lambda row: row.__name__)
+@pytest.mark.parametrize(
+    "scenario", dict.fromkeys(row for row in ROWS.values() if callable(row)), ids=lambda row: row.__name__
+)
 def test_no_foreign_file_is_lost(scenario: Callable[[Path], Foreign], folder: Path) -> None:
     assert scenario(folder).lost() == []

@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from hub_stand_in import hub_of
-from serving import run_cli
+from serving import run_at_hub
 
 from splitfuse.server.cli import main
 
@@ -46,9 +46,8 @@ def test_the_hub_is_asked_for_headers_alone(tmp_path):
     write_gguf(tmp_path / "tiny-Q8_0.gguf", "qwen3", tensors_of_a_part=9)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with hub_of("t/q-GGUF", files) as url:
-        env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        done = run_cli("inspect", "t/q-GGUF:Q8_0", "--json", env=env)
-        assert "cannot be inspected" in run_cli("inspect", "t/other:Q8_0", env=env).stderr
+        done = run_at_hub(url, tmp_path / "home", "inspect", "t/q-GGUF:Q8_0", "--json")
+        assert "cannot be inspected" in run_at_hub(url, tmp_path / "home", "inspect", "t/other:Q8_0").stderr
     facts = json.loads(done.stdout)
     assert (facts["served"], facts["format"]) == (True, f"GGUF, {len(files)} parts")
     assert not (tmp_path / "home/hub").exists()

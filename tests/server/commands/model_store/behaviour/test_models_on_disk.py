@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf_files import write_gguf
 from hub_stand_in import hub_of
-from serving import is_one_line, run_cli
+from serving import is_one_line, run_at_hub
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.config.short_names import SHORT_NAMES, HubModel
@@ -30,12 +31,10 @@ def filled(tmp_path_factory) -> Path:
     files = {path.name: path.read_bytes() for path in DEMO_FOLDER.iterdir() if path.suffix in (".json", ".safetensors")}
     home = tmp_path_factory.mktemp("home")
     with hub_of(MODEL, {**files, "other.bin": bytes(100)}) as url:
-        env = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-        fetched = run_cli("pull", MODEL, env=env)
+        fetched = run_at_hub(url, home, "pull", MODEL)
         assert (fetched.returncode, fetched.stderr) == (0, f"{MODEL}: {len(files)} files, 11 MB\n")
-        assert run_cli("pull", "tiny/other", env=env).stderr.startswith(
-            "splitfuse: error: tiny/other cannot be fetched: "
-        )
+        unknown = run_at_hub(url, home, "pull", "tiny/other")
+    assert unknown.stderr.startswith("splitfuse: error: tiny/other cannot be fetched: ")
     folder = Path(fetched.stdout.strip().rpartition(": ")[2])
     assert {path.name for path in folder.iterdir()} == set(files)
     return home / "hub"
@@ -83,8 +82,7 @@ def ggufs(tmp_path_factory) -> dict[str, bytes]:
 
 
 def pulled(url, home, name) -> Path:
-    env = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-    done = run_cli("pull", name, env=env)
+    done = run_at_hub(url, home, "pull", name)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip().rpartition(": ")[2])
 
@@ -125,17 +123,16 @@ def test_pull_takes_names_as_people_paste_them(name, file, ggufs, tmp_path):
 )
 def test_what_is_no_model_of_the_hub_is_refused_with_what_to_type(name, message, ggufs, tmp_path):
     with hub_of("t/q-GGUF", ggufs) as url:
-        env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-        done = run_cli("pull", name, env=env)
+        done = run_at_hub(url, tmp_path, "pull", name)
     assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
 
 
 def test_an_away_hub_is_said_once_and_at_once(tmp_path):
     """The hub's own client tries for 24 s, with 23 lines."""
-    env = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
     for words in (("pull", "qwen3:0.6b"), ("serve", "owner/name"), ("pull", "owner/name:Q4_K_M")):
-        done = run_cli(*words, env=env, timeout=20)
-        assert done.returncode == 2
+        started_s = time.monotonic()
+        done = run_at_hub("http://127.0.0.1:1", tmp_path, *words)
+        assert (done.returncode, time.monotonic() - started_s < 20) == (2, True)
         is_one_line(done.stderr, "http://127.0.0.1:1 does not answer", "without a network give a folder")
 
 
@@ -143,8 +140,7 @@ def test_a_cut_download_goes_on_where_it_broke(ggufs, tmp_path):
     size = len(ggufs["tiny-Q8_0.gguf"])
     with hub_of("t/q-GGUF", ggufs, cuts=(size // 10, size // 2, size - 10)) as url:
         for _ in range(4):
-            env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-            done = run_cli("pull", "t/q-GGUF:Q8_0", env=env)
+            done = run_at_hub(url, tmp_path, "pull", "t/q-GGUF:Q8_0")
             if done.returncode == 0:
                 break
         path = Path(done.stdout.strip().rpartition(": ")[2])
@@ -153,8 +149,7 @@ def test_a_cut_download_goes_on_where_it_broke(ggufs, tmp_path):
 
 def test_a_file_with_other_contents_than_its_hash_is_not_kept(ggufs, tmp_path):
     with hub_of("t/q-GGUF", ggufs, spoils=True) as url:
-        env = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-        done = run_cli("pull", "t/q-GGUF:Q8_0", env=env)
+        done = run_at_hub(url, tmp_path, "pull", "t/q-GGUF:Q8_0")
         assert "tiny-Q8_0.gguf did not arrive whole; fetch it again" in done.stderr
     with hub_of("t/q-GGUF", ggufs) as url:
         assert pulled(url, tmp_path, "t/q-GGUF:Q8_0").read_bytes() == ggufs["tiny-Q8_0.gguf"]
