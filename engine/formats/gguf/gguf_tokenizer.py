@@ -36,6 +36,7 @@ _DEFAULT_IDS = {
     "bert": {"cls": 101, "unknown": 100, "seperator": 102, "padding": 0, "mask": 103},
     "t5": {"eos": 1, "unknown": 2, "padding": 0},
 }
+_EXTRA = Regex("^ +| +$|(?<= ) +")  # SentencePiece's extra spaces: at the ends, and beside another
 _WAY_OUT = "give the tokenizer of the model's own folder: --tokenizer FOLDER"
 
 
@@ -158,7 +159,7 @@ def _unigrams(vocabulary: _Vocabulary) -> FastTokenizer:
     fast = FastTokenizer(models.Unigram(pairs, unk_id=vocabulary.tokens.index(unk)))
     table = vocabulary.keys.get("precompiled_charsmap")
     steps = [normalizers.Precompiled(bytes(table))] if table is not None and len(table) else []
-    strips = [normalizers.Replace(Regex(" {2,}"), " ")] if vocabulary.keys.get("remove_extra_whitespaces", True) else []
+    strips = [normalizers.Replace(_EXTRA, "")] if vocabulary.keys.get("remove_extra_whitespaces", True) else []
     fast.normalizer = normalizers.Sequence([*steps, *strips])
     scheme = "always" if vocabulary.keys.get("add_space_prefix", True) else "never"
     fast.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
