@@ -23,7 +23,12 @@ from splitfuse.engine.formats.gguf.tensor_types import TENSOR_TYPES
 
 _ADDING_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _SHARED_KV = ("gemma3n", "gemma4")
-_INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "smollm3")
+_INTERLEAVING = ("arcee", "granite", "granitehybrid", "granitemoe", "granite_swa", "llama", "mistral3", "smollm3")
+# Granite Swash's tensors whose names, or whose fused halves, the package lacks.
+_SWASH = {
+    "self_attn.sinks": "attn_sinks", "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
+    "shared_mlp.input_linear.weight": "ffn_up_shexp", "shared_mlp.output_linear.weight": "ffn_down_shexp",
+}  # fmt: skip
 _FIELDS: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 GGUF_MODELS, GGUF_HYBRIDS = sorted(_FIELDS.keys() & CONFIGS.keys()), sorted(_FIELDS.keys() & HYBRIDS.keys())
 
@@ -121,7 +126,8 @@ def write_model(
     for key, values in (tensors[0] if tensors else {}).items():
         writer.add_tensor(key, np.array(values, dtype=np.float32))
     add_vocabulary(writer, model.config.vocab_size, split)
-    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
+    known = "granitemoe" if architecture == "granite_swa" else architecture  # a name that the package lacks
+    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == known)
     names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
     dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # without experts
     if architecture == "apertus":
@@ -138,6 +144,8 @@ def write_model(
             pieces = _parts(key, parameter.data.transpose(1, 2), model.config)
         elif architecture == "gpt-oss":
             pieces = _gpt_oss_parts(key, parameter.data)
+        elif architecture == "granite_swa" and (leaf := _SWASH.get(key.split(".", 3)[-1])):
+            pieces = iter([(f"=blk.{key.split('.')[2]}.{leaf}.weight", parameter.data)])
         elif name in HYBRIDS:
             pieces = gguf_hybrids.parts(key, parameter.data, model.config)
         else:

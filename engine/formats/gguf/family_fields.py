@@ -97,6 +97,13 @@ def windows_fields(keys: Keys) -> dict[str, Any]:
     }
 
 
+def layer_ropes_fields(keys: Keys) -> dict[str, Any]:
+    """Return the base of each layer's positions: 0 for a layer without. Without a pattern all have some."""
+    pattern, base = keys("attention.rope_pattern"), keys.number("rope.freq_base") or 10_000.0
+    rotates = pattern if isinstance(pattern, memoryview) else ()
+    return {"layer_rope_theta": [base * bool(one) for one in rotates]}
+
+
 def glm4_fields(keys: Keys) -> dict[str, Any]:
     """Refuse the text parts of models with images, whose converter reorders q and k. Raises ConfigError."""
     if keys("rope.dimension_sections") or keys("nextn_predict_layers"):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ class Place(NamedTuple):
         """Shape in the file."""
         if self.expert is not None:
             return self.info.shape[1:]
-        return self.info.shape if self.rows is None else (self.rows[1] - self.rows[0], *self.info.shape[1:])
+        return self.info.shape if self.rows is None else (self.rows[1] - self.rows[0], *self.info.shape[1:][-1:])
 
     @property
     def span(self) -> tuple[int, int]:
@@ -42,7 +43,8 @@ class Place(NamedTuple):
         if self.expert is None and self.rows is None:
             return self.info.offset, self.info.num_bytes
         first, end = self.rows or (self.expert or 0, (self.expert or 0) + 1)
-        row = self.info.num_bytes // self.info.shape[0]
+        counted = 1 if self.rows is None else max(1, len(self.info.shape) - 1)  # dimensions: experts', or rows'
+        row = self.info.num_bytes // prod(self.info.shape[:counted])
         return self.info.offset + first * row, (end - first) * row
 
 
@@ -74,6 +76,8 @@ def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list
     names = architecture.names
     if architecture.splits_qkv and match is not None and match[2] == "attn_qkv":
         return _thirds(info, f"{names['blk']}.{match[1]}", ending, names, keys)
+    if match is not None and match[2] == "ffn_gate_up_exps" and match[2] not in names and len(info.shape) == 3:
+        return _halves(info, f"{names['blk']}.{match[1]}", ending, names)
     if match is None or match[2] not in names:
         return [(info.name, Place(info))]
     layer, leaf = match.groups()
@@ -102,6 +106,17 @@ def _thirds(info: TensorInfo, layer: str, ending: str, names: Mapping[str, str],
     ends = [0, num_heads * width, (num_heads + num_kv_heads) * width, info.shape[0]]
     parts = zip(("attn_q", "attn_k", "attn_v"), pairwise(ends), strict=True)
     return [(f"{layer}.{names[part]}.{ending}", Place(info, rows=rows)) for part, rows in parts]
+
+
+def _halves(info: TensorInfo, layer: str, ending: str, names: Mapping[str, str]) -> list[tuple[str, Place]]:
+    """Return the places of gates and ups of experts in one tensor, as the converter's --fuse-gate-up-exps writes it."""
+    halves, width = 2 * min(info.shape[0], _MAX_EXPERTS), info.shape[1] // 2
+    parts = ((divmod(half, 2), (half * width, (half + 1) * width)) for half in range(halves))
+    leaves = ("ffn_gate_exps", "ffn_up_exps")
+    return [
+        (f"{layer}.{names[leaves[is_up]]}.{ending}".format(expert), Place(info, rows=rows))
+        for (expert, is_up), rows in parts
+    ]
 
 
 def _num_heads(leaf: str, keys: Keys) -> int:

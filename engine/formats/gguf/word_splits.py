@@ -30,6 +30,9 @@ _GPT4O = rf"{_cased(_ENGLISH + '?')}|\p{{N}}{{1,3}}|{_SLASHED}"
 _NOT_HAN = r"&&[^\p{Han}]"
 _KIMI = rf"\p{{Han}}+|{_cased(_ENGLISH + '?', without=_NOT_HAN)}|\p{{N}}{{1,3}}|{_MARKS}"
 _BAILING = rf"'(?i:[sdmt]|ll|ve|re)|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_SPACED = r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+"
+_EXAONE = rf"{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?{_SPACED}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+_CHAMELEON = ("<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2)
 _ASCII_MARKS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 _CJK = "[一-龥぀-ゟ゠-ヿ]+"
 _DEEPSEEK_WORD = rf"{_ASCII_MARKS}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
@@ -42,6 +45,8 @@ _CASED_LETTERS = (
     "Ꞌ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
 )
 _EAST = "[一-龥ࠀ-一가-\ud7ff]+"
+_WIDE_MARKS = r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"
+_DEEPSEEK_LLM = (r"[\r\n]", rf"\s?[{_CASED_LETTERS}]+", _WIDE_MARKS, r"\s+$", _EAST, r"\p{N}+")
 _ASIAN = "[一-鿿㐀-䶿\uf900-\ufaff぀-ゟ゠-ヿ･-ﾟ⼀-\u2fdfเ-\u0e7f\u0e80-\u0effក-\u17ffက-႟ꩠ-ꩿꧠ-\ua9ff가-\ud7afᄀ-ᇿ]+"
 _YOUTU_EAST = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
 _THREES_FROM_RIGHT = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
@@ -85,27 +90,14 @@ _ROWS: tuple[tuple[str, WordSplit], ...] = (
     ("ufakzeka", WordSplit((_QWEN2.removeprefix(f"{_ENGLISH}|"),))),
     ("seed-coder", WordSplit((rf"{_ENGLISH}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",))),
     ("bailingmoe bailingmoe2 llada-moe", WordSplit((_BAILING,))),
-    (
-        "exaone-moe",
-        WordSplit(
-            (
-                rf"{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
-                r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-            )
-        ),
-    ),
+    ("exaone-moe", WordSplit((_EXAONE,))),
     ("tekken", WordSplit((_TEKKEN,), keeps_words=True, adds_bos=True)),
     ("gpt-4o kanana2 llama4 minimax-m2 talkie", WordSplit((_GPT4O,))),
     ("granite-embed-multi-97m", WordSplit((_GPT4O,), keeps_words=True)),
     ("tiny_aya cohere2moe", WordSplit((_THREES_FROM_RIGHT, _GPT4O))),
     ("youtu", WordSplit((_YOUTU_EAST, _GPT4O.replace(r"\p{N}{1,3}", r"\p{N}")), keeps_words=True)),
     ("kimi-k2 kimi-k25", WordSplit((_KIMI,))),
-    (
-        "deepseek-llm",
-        WordSplit(
-            (r"[\r\n]", rf"\s?[{_CASED_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", _EAST, r"\p{N}+")
-        ),
-    ),
+    ("deepseek-llm", WordSplit(_DEEPSEEK_LLM)),
     ("deepseek-coder", WordSplit((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST, r"\p{N}"))),
     ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", WordSplit((r"\p{N}{1,3}", _CJK, _DEEPSEEK3))),
     ("spark2_5", WordSplit((r"\p{N}{1,3}", _CJK, _SPARK, r"\p{N}"))),
@@ -114,13 +106,7 @@ _ROWS: tuple[tuple[str, WordSplit], ...] = (
     ("bloom gpt3-finnish poro-chat", WordSplit((_BLOOM,))),
     ("viking", WordSplit((_BLOOM, r"\p{N}"))),
     ("superbpe", WordSplit((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
-    (
-        "chameleon",
-        WordSplit(
-            ("<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2),
-            adds_bos=True,
-        ),
-    ),
+    ("chameleon", WordSplit(_CHAMELEON, adds_bos=True)),
     ("gemma4 granite-embed-multi-311m", replace(_LINES, adds_bos=True)),
     ("sarvam-moe", _LINES),
 )

@@ -287,6 +287,7 @@ def test_sentencepiece_s_unigrams(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"tokenizer_model": "rwkv"}, "kind 'rwkv' is not known; .*--tokenizer FOLDER; known: gpt2, llama"),
+        ({"tokenizer_model": "gpt2", "tokenizer_pre": "no"}, r"pre 'no' is not known; .*--tokenizer FOLDER; .*smollm"),
         ({"tokenizer_model": "gpt2"}, r"tokenizer\.ggml\.merges is missing"),
         ({"tokenizer_model": "gpt2", "token_merges": ["a nothing"]}, "no tokenizer that can be built"),
         ({"tokenizer_model": "gpt2", "token_merges": ["ab"]}, "no tokenizer that can be built"),

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from splitfuse.engine import gguf_tokenizer
 from splitfuse.engine.config.named_models import named_model
-from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.formats.gguf.file import read_gguf
 from splitfuse.engine.formats.gguf.word_splits import WORD_SPLITS
 
@@ -72,15 +71,3 @@ def test_a_word_split_gives_the_expected_ids(name: str, smollm2: bytes, tmp_path
     tokenizer = gguf_tokenizer(path)
     for text, expected in zip(SPLITS["texts"], SPLITS["names"][name]["ids"], strict=True):
         assert is_expected(tokenizer, text, expected), text
-
-
-def test_a_name_that_is_not_known_names_the_way_out(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("no-such")
-    writer.add_token_list(["a", "b"])
-    writer.add_token_merges([])
-    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.close):
-        write()
-    with pytest.raises(ConfigError, match=r"pre 'no-such' is not known; .*--tokenizer FOLDER; known: .*smollm"):
-        gguf_tokenizer(tmp_path / "m.gguf")
