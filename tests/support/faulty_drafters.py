@@ -2,7 +2,8 @@
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from splitfuse.engine import LLM
 from splitfuse.engine.core.request import Request
@@ -117,13 +118,21 @@ class Forgetful(Faulty):
         return {}
 
 
-def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool = False) -> Speculation:
-    """Make the LLM use this drafter."""
+def speculate(
+    llm: LLM,
+    drafter: object,
+    *,
+    max_drafts: int = 5,
+    adaptive: bool = False,
+    clock: Callable[[], float] = time.thread_time,
+) -> Speculation:
+    """Make the LLM use this drafter, whose time the clock charges. A thread's clock charges no wait for a processor."""
     speculation = Speculation(
         drafter,  # type: ignore[arg-type]
         max_drafts=max_drafts,
         vocab_size=llm.engine._input_processor._vocab_size,
         adaptive=adaptive,
+        clock=clock,
     )
     use_speculation(llm, speculation)
     return speculation
