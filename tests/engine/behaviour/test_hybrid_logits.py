@@ -21,7 +21,7 @@ from splitfuse.kernels.cpu import build
 
 pytestmark = [
     pytest.mark.skipif(build.library() is None, reason="needs a C++ compiler for the native CPU library"),
-    pytest.mark.sampled(10),
+    pytest.mark.sampled(18),
 ]
 
 PROMPT_LEN, NUM_NEW = 900, 12

@@ -20,17 +20,6 @@ def history_of(request: Request) -> History:
     return history
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_the_seconds_of_a_life_add_up(seed: int) -> None:
-    life = Life(seed, busy_steps=40)
-    life.run()
-    assert life.requests
-    for sequence in life.requests:
-        assert sequence.finished_time is not None
-        spent = sum(history_of(sequence).seconds.values())
-        assert spent == pytest.approx(sequence.finished_time - sequence.arrival_time, abs=1e-9)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_request_waited_for_is_what_the_recording_says(seed: int) -> None:
     """Compare every step of a recorded life, for every request that waits after it."""

@@ -26,6 +26,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
     life = Life(seed)
