@@ -1,5 +1,5 @@
-"""`make worlds-all SECONDS=600`: small worlds of the scheduler and of durable results, whole; then large ones of the
-scheduler, until the time is over.
+"""`make worlds-all SECONDS=600`: small worlds of the scheduler, whole; those of durable results for 0.4 of the time;
+then large ones of the scheduler, until the time is over.
 
 Every state is visited once and checked. The counts of whole worlds are the same each time. A failure prints its
 shortest path as a test for the file test_every_small_world.py of either.
@@ -16,7 +16,10 @@ from journal_world import JOURNALS
 from small_world_search import Broken, Search, Visited
 from small_world_settings import HYBRID, LARGE, WHOLE
 
-SMALL = {**WHOLE, **HYBRID, **{f"journal {name}": world for name, world in JOURNALS.items()}}
+SMALL = WHOLE | HYBRID
+RESULTS = {f"journal {name}": world for name, world in JOURNALS.items()}
+PARTS = ((SMALL, float("inf")), (RESULTS, 0.4), (LARGE, 1.0))  # with the share of the time at which each ends
+WORLDS = SMALL | RESULTS | LARGE
 
 
 def main() -> int:
@@ -26,15 +29,14 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("names", nargs="*", help="only these worlds")
     options = parser.parse_args()
-    begin, names = time.monotonic(), options.names or [*SMALL, *LARGE]
-    whole, large = ([name for name in names if name in worlds] for worlds in (SMALL, LARGE))
+    begin, names = time.monotonic(), options.names or [*WORLDS]
     results: list[Visited] = []
     failures = 0
     with get_context("fork").Pool(options.processes, _prepare) as pool:
-        for part in (whole, large):
+        for worlds, share in PARTS:
+            part = [name for name in names if name in worlds]
             rounds = [-(-(len(part) - place) // options.processes) for place in range(len(part))]
-            end = begin + options.seconds if part is large else float("inf")
-            jobs = [(name, end, num_rounds) for name, num_rounds in zip(part, rounds, strict=True)]
+            jobs = [(name, begin + share * options.seconds, own) for name, own in zip(part, rounds, strict=True)]
             for name, result in pool.imap_unordered(_visit, jobs, chunksize=1):
                 print(f"{name}: {result}", flush=True)
                 if isinstance(result, Visited):
@@ -62,8 +64,8 @@ def _visit(job: tuple[str, float, int]) -> tuple[str, Visited | str]:
     name, end, num_rounds = job
     (gc.enable if name.startswith("journal ") else gc.disable)()  # of a million copied states none is a cycle
     try:
-        world = (SMALL | LARGE)[name]
-        return name, Search(world, name.removeprefix("journal ")).run(seconds=(end - time.monotonic()) / num_rounds)
+        search = Search(WORLDS[name], name.removeprefix("journal "))
+        return name, search.run(seconds=(end - time.monotonic()) / num_rounds)
     except Broken as broken:
         return name, str(broken)
 
