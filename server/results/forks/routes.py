@@ -54,6 +54,8 @@ async def fork(request: Request, body: Annotated[ForkRequest, Depends(ForkReques
     )
     await service.results.check_quota(owner)
     job = service.new_job(planned.params, owner=owner)
+    if parent.attachment is not None and planned.params.structured_outputs == origin.params.structured_outputs:
+        job.attach(parent.attachment)  # so that a fork of a stored chat can be read as one
     service.results.add(job)
     try:
         prompt, resumed = list(origin.prompt_token_ids), planned.resumed

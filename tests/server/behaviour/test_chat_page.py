@@ -326,43 +326,88 @@ def test_an_answer_of_a_server_that_has_restarted_is_marked(page: Any) -> None:
     assert page.text_content(".assistant .stats").startswith("cut off")
 
 
+def branches_of(page: Any, *, count: int) -> list[str]:
+    """Return the labels of the shown answer's tree, once it has so many branches and its answer is complete."""
+    page.wait_for_function("(count) => document.querySelectorAll('.tree button').length === count", arg=count)
+    complete(page, 1)
+    return list(page.locator(".tree button").all_text_contents())
+
+
+def opened_words(page: Any) -> Any:
+    """Open the words of the shown answer by the keyboard."""
+    page.focus(".chances > summary")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".chances .word")
+    return page.locator(".chances .word")
+
+
+def open_words_of_answers(page: Any) -> None:
+    page.click("#settings")
+    page.select_option("[name=chances]", "8")
+    page.click("#settings-form .main")
+
+
 def test_a_word_opens_and_the_answer_goes_on_with_another(page: Any) -> None:
     settle(page, max_tokens=8, temperature=0)
     ask(page, "One day")
     assert not page.is_visible(".chances"), "off by default"
-    page.click("#settings")
-    page.select_option("[name=chances]", "8")
-    page.click("#settings-form .main")
+    open_words_of_answers(page)
     page.click(".assistant [title='Answer again']")
     page.wait_for_function("() => document.querySelector('.assistant .count')?.textContent === '2/2'")
     complete(page, 1)
-    content = page.text_content(".assistant > .prose").strip()
-    page.focus(".chances > summary")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".chances .word")
-    words = page.locator(".chances .word")
-    assert "".join(words.all_text_contents()).strip().startswith(content.split("\n")[0][:10])
-    before = "".join(words.all_text_contents()[:3])
+    assert page.locator(".tree").count() == 0
+    content, words = answer_of(page), opened_words(page)
+    was = words.all_text_contents()
+    assert "".join(was).strip().startswith(content.split("\n")[0][:10])
     words.nth(3).focus()
     page.keyboard.press("Enter")
     others = page.locator(".near button")
     assert others.count() == 7
-    assert "%" in page.text_content(".near p")
+    assert "%, number 1." in page.text_content(".near p")
     assert violations(page) == []
     other = others.nth(0).text_content().rpartition(" ")[0].rpartition(" ")[0]
     others.nth(0).focus()
+    with page.expect_request("**/fork") as sent:
+        page.keyboard.press("Enter")
+    assert sent.value.post_data_json["at"] == 3
+    label = f"{other} at word 4"
+    assert branches_of(page, count=3) == ["Answer 1", "Answer 2", label]
+    assert page.evaluate("document.activeElement.textContent") == label, "the keyboard stays in the tree"
+    branch = opened_words(page).all_text_contents()
+    assert (branch[:3], branch[3]) == (was[:3], other)
+    assert len(branch) == 8
+    page.locator(".chances .word").nth(5).click()
+    page.locator(".near button").nth(1).click()
+    twig = branches_of(page, count=4)[3]
+    assert twig.endswith("at word 6")
+    assert page.locator(".tree ul ul ul button").text_content() == twig
+    assert violations(page) == []
+    page.reload()
+    assert branches_of(page, count=4)[3] == twig
+    assert opened_words(page).count() == 8, "the server has the answer after a reload"
+    page.focus(".tree button >> nth=1")
     page.keyboard.press("Enter")
-    page.wait_for_function("() => document.querySelector('.assistant .count')?.textContent === '3/3'")
-    complete(page, 1)
-    page.click(".chances > summary")
-    page.wait_for_selector(".chances .word")
-    branch = "".join(page.locator(".chances .word").all_text_contents())
-    assert branch.startswith(before + other), (before, other, branch)
-    assert page.locator(".chances .word").count() > 4
-    page.click(".assistant [title='Earlier version']")
     page.wait_for_function(
         "(text) => document.querySelector('.assistant > .prose').textContent.trim() === text", arg=content
     )
+    assert page.evaluate("document.activeElement.textContent") == "Answer 2"
+    assert page.locator(".tree [aria-current]").count() == 1
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.click("#settings")
+    with page.expect_request(lambda request: request.method == "DELETE") as forgotten:
+        page.click("#remove-all")
+    assert forgotten.value.response().status == 200
+
+
+def test_an_answer_that_the_server_has_forgotten_says_so(browser: Any, live_server: ServerProcess) -> None:
+    with watched_page(browser, expected=("404",)) as page:
+        opened(page, live_server.url)
+        open_words_of_answers(page)
+        with page.expect_response("**/chat/completions") as answer:
+            ask(page, "One day")
+        page.evaluate("(id) => fetch(`result/${id}`, {method: 'DELETE'})", answer.value.headers["x-seq-id"])
+        page.click(".chances > summary")
+        page.wait_for_selector(".near [role=alert]:has-text('no such result')")
 
 
 @thorough

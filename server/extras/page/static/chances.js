@@ -3,48 +3,54 @@
 import {element} from "./dom.js";
 
 export class Chances {
-  // `onPick(index, word)`: the answer goes on with this word, a triple of text, chance and nothing, at its place.
-  constructor(onPick) {
-    this.onPick = onPick;
+  // `read()`: the answer of GET /result/{seq_id}/tokens. `onPick(at, word)`: the answer goes on with this word at a place.
+  constructor({read, onPick}) {
+    Object.assign(this, {read, onPick});
     this.text = element("p", {dir: "auto"});
-    this.near = element("div", {className: "near", role: "group", hidden: true});
+    this.near = element("div", {className: "near", role: "group"});
     this.element = element("details", {className: "chances", hidden: true, ontoggle: () => this.draw()}, element("summary", {}, "Words and their chances"), this.text, this.near);
   }
 
-  // `words`: triples of text, chance, and pairs of text and chance that were likeliest.
-  show(words = []) {
-    if (this.words === words) return;
-    this.words = words;
-    this.element.hidden = !words.length;
-    this.near.hidden = true;
+  // `id`: of the answer that the server keeps, if it does.
+  show(id) {
+    if (this.id === id) return;
+    this.id = id;
+    this.element.hidden = !id;
     this.text.replaceChildren();
+    this.near.replaceChildren();
     this.draw();
   }
 
-  // A long answer has thousands of words, so closed ones are not drawn.
-  draw() {
-    if (!this.element.open || this.text.firstChild) return;
-    this.text.replaceChildren(...this.words.map(([text, chance], index) => {
-      const button = element("button", {type: "button", className: "word", title: percent(chance), onclick: () => this.open(index)}, shown(text));
-      button.style.setProperty("--doubt", `${Math.round(100 * (1 - chance))}%`);
-      return button;
-    }));
+  // The server computes them when they are opened, in one pass over the answer.
+  async draw() {
+    if (!this.id || !this.element.open || this.text.firstChild) return;
+    try {
+      const {tokens} = await this.read();
+      this.text.replaceChildren(...tokens.map((word, at) => this.button(word, at)));
+    } catch (error) {
+      this.near.replaceChildren(element("p", {role: "alert"}, error.message));
+    }
   }
 
-  open(index) {
-    const [text, chance, top] = this.words[index];
-    this.near.hidden = false;
-    this.near.ariaLabel = `Instead of ${shown(text)}`;
-    const others = top.filter(([other]) => other !== text).map((pair) => element("button", {type: "button", onclick: () => this.onPick(index, [...pair, []])},
-      `${shown(pair[0])} ${percent(pair[1])}`));
-    this.near.replaceChildren(element("p", {}, `${shown(text)} had ${percent(chance)}. Go on from here with:`), ...others);
+  button(word, at) {
+    const button = element("button", {type: "button", className: "word", title: chance(word), onclick: () => this.open(word, at)}, shown(word.text));
+    button.style.setProperty("--doubt", `${Math.round(100 * (1 - Math.exp(word.logprob)))}%`);
+    return button;
+  }
+
+  open(word, at) {
+    const others = word.top.filter(({token_id: id}) => id !== word.token_id);
+    this.near.ariaLabel = `Instead of ${shown(word.text)}`;
+    this.near.replaceChildren(element("p", {}, `${shown(word.text)} had ${chance(word)}, number ${word.rank}. Go on from here with:`),
+      ...others.map((other) => element("button", {type: "button", onclick: () => this.onPick(at, other)}, `${shown(other.text)} ${chance(other)}`)));
   }
 }
 
-function shown(text) {
-  return text.replaceAll("\n", "⏎") || "∅";
+export function shown(text) {
+  return text?.replaceAll("\n", "⏎") || "∅";
 }
 
-function percent(chance) {
-  return `${(100 * chance).toFixed(chance < 0.1 ? 1 : 0)} %`;
+function chance({logprob}) {
+  const percent = 100 * Math.exp(logprob);
+  return `${percent.toFixed(percent < 10 ? 1 : 0)} %`;
 }

@@ -39,7 +39,7 @@ class Chat {
     this.settings = new ChatSettings({onSystem: (text) => this.setSystem(text), onRemoveAll: () => this.removeAll()});
     this.conversation = Conversation.fresh(this.settings.system);
     this.talk = new Talk({edit: (node) => this.edit(node), retry: (node) => this.retry(node), show: (node) => this.showBranch(node),
-      explain: (node) => this.explain(node), goOn: (node, index, word) => this.goOn(node, index, word), resume: (node) => this.resume(node), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
+      explain: (node) => this.explain(node), words: ({kept}) => this.api.json(`result/${kept.id}/tokens?top=8`, {isExtra: true}), goOn: (node, at, word) => this.goOn(node, at, word), resume: (node) => this.resume(node), stopThinking: () => this.stopThinking(), isLast: (node) => node.id === this.conversation.chat.leaf,
       answerCalls: (node, texts) => this.answerCalls(node, texts)});
     this.composer = new Composer({onSend: (text, files) => this.send(text, files), onStop: () => this.stop(), onFault: (text) => showToast(text)});
     this.list = new ChatList(this.store, {current: () => this.conversation.chat.id, onOpen: (chat) => this.open(chat),
@@ -145,6 +145,7 @@ class Chat {
   forget(chat) {
     this.runs.get(chat.id)?.completion.stop();
     this.runs.delete(chat.id);
+    for (const {kept} of chat.nodes) if (kept) this.api.fetch(`result/${kept.id}`, {method: "DELETE", isExtra: true}).catch(() => null);
     if (chat.id === this.conversation.chat.id) this.fresh();
   }
 
@@ -168,8 +169,7 @@ class Chat {
   send(text, files) {
     const {conversation} = this;
     if (!this.model || this.watch.kind !== "ready" || this.runs.has(conversation.chat.id)) return false;
-    const {id} = conversation.add(conversation.chat.leaf, {role: "user", content: text, ...(files.length ? {files} : {})});
-    this.answer(conversation, id);
+    this.answer(conversation, conversation.add(conversation.chat.leaf, {role: "user", content: text, ...(files.length ? {files} : {})}).id);
     return true;
   }
 
@@ -185,11 +185,11 @@ class Chat {
     if (!this.isBusy) this.answer(this.conversation, node.parent);
   }
 
-  // Begins a branch with the words before this one, and another word in its place.
-  goOn(node, index, word) {
+  // Begins a branch that leaves an answer at one of its words, with another in its place.
+  goOn(node, at, word) {
     if (this.isBusy) return;
-    const words = [...node.words.slice(0, index), word];
-    this.answer(this.conversation, node.parent, {content: words.map(([text]) => text).join(""), words});
+    const message = this.conversation.fork(node, at, word.text);
+    this.follow(this.conversation, message, (completion) => completion.fork({seq_id: node.kept.id, at, append_token_ids: [word.token_id]}));
   }
 
   answerCalls(node, texts) {
@@ -207,7 +207,7 @@ class Chat {
   // Lets a cut answer go on: the prompt ends with its own words.
   resume(node) {
     if (this.isBusy) return;
-    for (const name of ["error", "finish", "stats", "explanation", "pending"]) delete node[name];
+    for (const name of ["error", "finish", "stats", "explanation", "pending", "kept"]) delete node[name];
     this.answer(this.conversation, node.parent, {content: node.content.replace(/\ufffd+$/, "")}, node);
   }
 
@@ -231,12 +231,12 @@ class Chat {
       await this.watch.ready();
       isThere = await completion.readAgain();
     }
-    const forgotten = completion.forget();
+    const ended = completion.end({isKept: this.settings.keepsAnswers});
     if (this.runs.get(chat.id)?.message === message) {
       this.runs.delete(chat.id);
       await this.save(conversation);
     }
-    await forgotten;
+    await ended;
     this.changed();
   }
 

@@ -66,13 +66,17 @@ export class ChatSettings {
     return true;
   }
 
+  // True if answers stay with the server, whose words can then be opened.
+  get keepsAnswers() {
+    return Boolean(this.values.chances);
+  }
+
   // Fields of a request.
   body() {
     const {values} = this;
     const body = {};
     for (const name of FIELDS) if (values[name] !== undefined) body[name] = Number(values[name]);
     if (values.stop) body.stop = [values.stop];
-    if (values.chances) Object.assign(body, {logprobs: true, top_logprobs: Number(values.chances)});
     if (values.tools) body.tools = JSON.parse(values.tools);
     return body;
   }

@@ -1,5 +1,5 @@
 // One answer as it streams into a message, and the server's figures about it. The server goes on without a reader: the
-// message's `pending` names its answer, and the words before it, until all of it is here.
+// message's `pending` names its answer, and the length before it, until all of it is here; `kept` names it from then on.
 
 import {readEvents} from "./api.js";
 
@@ -28,25 +28,37 @@ export class Completion {
         body: {...body, stream: true, stream_options: {include_usage: true}, ...(path === CHAT ? {store: true} : {})}});
       this.seqId = response.headers.get("X-Seq-Id");
       if (this.seqId && path === CHAT) {
-        message.pending = {id: this.seqId, length: message.content.length, words: message.words?.length ?? 0};
+        message.pending = {id: this.seqId, length: message.content.length};
         this.onBegun();
       }
       return response;
     });
   }
 
-  // Reads an answer that an earlier page began, from its first word. What is here stays if the server has it no more.
-  readAgain() {
-    const {message} = this;
-    const {id, length, words} = message.pending;
-    this.seqId = id;
-    for (const name of ["error", "finish"]) delete message[name];
+  // Begins a fork of a kept answer, with `body` of POST /fork, and reads all of it.
+  fork(body) {
     return this.follow(async () => {
-      const response = await this.api.fetch(`${CHAT}/${id}?stream=true`, {signal: this.stopped.signal, isExtra: true});
-      Object.assign(message, {content: message.content.slice(0, length), words: message.words?.slice(0, words)});
-      for (const name of ["reasoning", "thoughts", "thinkingMs", "tools"]) delete message[name];
-      return response;
+      const {seq_id: id} = await this.api.json("fork", {method: "POST", signal: this.stopped.signal, body});
+      this.message.pending = {id, length: this.message.content.length};
+      this.onBegun();
+      return this.pendingFromBegin();
     });
+  }
+
+  // Reads an answer that an earlier page began. What is here stays if the server has it no more.
+  readAgain() {
+    for (const name of ["error", "finish"]) delete this.message[name];
+    return this.follow(() => this.pendingFromBegin());
+  }
+
+  async pendingFromBegin() {
+    const {message} = this;
+    const {id, length} = message.pending;
+    this.seqId = id;
+    const response = await this.api.fetch(`${CHAT}/${id}?stream=true`, {signal: this.stopped.signal, isExtra: true});
+    message.content = message.content.slice(0, length);
+    for (const name of ["reasoning", "thoughts", "thinkingMs", "tools"]) delete message[name];
+    return response;
   }
 
   async follow(ask) {
@@ -80,11 +92,13 @@ export class Completion {
     this.stopped.abort();
   }
 
-  // Lets the server stop and forget the answer, which this browser keeps.
-  async forget() {
-    const {pending} = this.message;
+  // Lets the server stop and forget the answer, which this browser keeps; or keep one that is whole, so that it can fork.
+  async end({isKept}) {
+    const {pending, finish} = this.message;
     delete this.message.pending;
-    if (pending && this.seqId) await this.api.fetch(`result/${pending.id}`, {method: "DELETE", isExtra: true}).catch(() => null);
+    if (!pending || !this.seqId) return;
+    if (isKept && !["stopped", "cut"].includes(finish)) this.message.kept = pending;
+    else await this.api.fetch(`result/${pending.id}`, {method: "DELETE", isExtra: true}).catch(() => null);
   }
 
   // Ends the reasoning; the answer goes on.
@@ -107,9 +121,6 @@ export class Completion {
     }
     if (content && message.reasoning) message.thinkingMs ??= performance.now() - this.began;
     message.content += content ?? choice.text ?? "";
-    for (const {token, logprob, top_logprobs: top} of (!message.reasoning && choice.logprobs?.content) || []) {
-      (message.words ??= []).push([token, Math.exp(logprob), top.map((other) => [other.token, Math.exp(other.logprob)])]);
-    }
     for (const call of calls ?? []) addCall(message, call);
     if (choice.finish_reason) message.finish = choice.finish_reason;
     this.onChange();

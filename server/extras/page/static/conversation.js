@@ -43,6 +43,11 @@ export class Conversation {
     return node;
   }
 
+  // Adds a branch that leaves an answer at a word, with this one in its place.
+  fork({id, parent, content, kept}, at, text) {
+    return this.add(parent, {role: "assistant", content: content.slice(0, kept.length), fork: {from: id, at, text}});
+  }
+
   // Shows another branch, down to its newest message.
   show(node) {
     let leaf = node;
@@ -53,7 +58,7 @@ export class Conversation {
   // The path and the body of the request for an answer, which may have begun.
   question(message, {isPlain, settings}) {
     if (isPlain) {
-      const {tools, logprobs, top_logprobs: top, ...body} = {max_tokens: PLAIN_TOKENS, ...settings};
+      const {tools, ...body} = {max_tokens: PLAIN_TOKENS, ...settings};
       return ["v1/completions", {...body, prompt: this.text(message)}];
     }
     const {parent, content} = message;

@@ -1,5 +1,6 @@
 // One message of a chat as elements, and the actions below it.
 
+import {branchTree} from "./branch_tree.js";
 import {Chances} from "./chances.js";
 import {copyButton} from "./clipboard.js";
 import {statParts} from "./completion.js";
@@ -10,7 +11,7 @@ import {MarkdownView, codeBlock} from "./markdown.js";
 const ENDS = ["stopped", "length"];  // each has words of its own
 
 export class MessageView {
-  // `actions`: edit(node), retry(node), show(node), explain(node), goOn(node, index, word), resume(node), answerCalls(node, texts).
+  // `actions`: edit(node), retry(node), show(node), explain(node), words(node), goOn(node, at, word), resume(node), answerCalls(node, texts).
   constructor(node, actions) {
     this.node = node;
     this.actions = actions;
@@ -18,7 +19,7 @@ export class MessageView {
     this.enough = element("button", {type: "button", className: "link", onclick: () => actions.stopThinking(node)}, "Stop thinking");
     this.fold = element("details", {className: "reasoning", hidden: true},
       element("summary", {}, element("span"), this.enough), element("div", {className: "prose", dir: "auto"}));
-    this.chances = new Chances((index, word) => actions.goOn(node, index, word));
+    this.chances = new Chances({read: () => actions.words(node), onPick: (at, word) => actions.goOn(node, at, word)});
     this.calls = element("div", {className: "calls"});
     this.foot = element("div", {className: "foot"});
     this.error = element("p", {className: "error", role: "alert", hidden: true});
@@ -41,7 +42,7 @@ export class MessageView {
     if (node.role === "assistant") {
       this.showReasoning(isRunning);
       this.prose.update(node.content);
-      if (!isRunning) this.chances.show(node.words);
+      if (!isRunning) this.chances.show(node.kept?.id);
       this.showCalls(isRunning);
       this.error.hidden = !node.error;
       this.error.textContent = node.error ?? "";
@@ -95,7 +96,7 @@ export class MessageView {
     if (node.role === "user") buttons.push(act("edit", "Edit", () => actions.edit(node)));
     else buttons.push(act("again", "Answer again", () => actions.retry(node)));
     if (isCut(node) && actions.isLast(node)) buttons.push(element("button", {type: "button", className: "plain", onclick: () => actions.resume(node)}, "Go on"));
-    this.foot.replaceChildren(...this.statLine(), element("div", {className: "actions"}, ...buttons, ...branches(node, siblings, act, actions)));
+    this.foot.replaceChildren(...this.statLine(), element("div", {className: "actions"}, ...buttons, ...branches(node, siblings, act, actions)), ...branchTree(node, siblings, actions.show));
   }
 
   statLine() {

@@ -12,6 +12,7 @@ export class Talk {
     this.scroller = byId("scroll");
     this.views = new Map();
     this.isAtEnd = true;
+    this.focus = null;  // id of a branch that the keyboard chose, to go to its place in the tree
     this.toEnd = byId("to-end");
     this.toEnd.addEventListener("click", () => this.scrollToEnd());
     this.scroller.addEventListener("scroll", () => {
@@ -27,12 +28,17 @@ export class Talk {
     if (this.key !== key) this.layOut(conversation, key);
     for (const node of path) this.views.get(node.id).update({siblings: conversation.siblings(node), isRunning: node === running});
     if (this.isAtEnd) this.scrollToEnd();
+    const place = this.views.get(this.focus)?.foot.querySelector("[aria-current]");
+    if (!place) return;
+    this.focus = null;
+    if (document.activeElement === document.body) place.focus();
   }
 
   layOut({path, chat}, key) {
     const isSame = this.shown === chat.id;
     this.key = key;
     this.shown = chat.id;
+    if (this.box.contains(document.activeElement)) this.focus = path.find((node) => !this.views.has(node.id))?.id;
     const kept = new Map(path.map((node) => [node.id, this.views.get(node.id) ?? new MessageView(node, this.actions)]));
     this.views = kept;
     const system = chat.system.trim() && path.length ? [element("details", {className: "system"}, element("summary", {}, "System message"),

@@ -194,3 +194,17 @@ async def test_tokens_have_ranks_and_alternatives(live):
                 assert token["top"][token["rank"] - 1]["token_id"] == token["token_id"]
         part = (await live.get(path, params={"output": index, "top": 5, "from": 3, "to": 6})).json()
         assert part["tokens"] == whole["tokens"][3:6]
+
+
+async def test_a_fork_of_a_stored_chat_is_read_as_a_chat(live):
+    body = {"messages": [{"role": "user", "content": "One day"}], "max_tokens": 12, "seed": 7, "store": True}
+    chat = await live.post("/v1/chat/completions", json={**body, "stream": True, "logprobs": True, "top_logprobs": 2})
+    parent = chat.headers["X-Seq-Id"]
+    whole = (await live.get(f"/v1/chat/completions/{parent}")).json()
+    fork = await answered(live, "/fork", seq_id=parent, at=4)
+    again = (await live.get(f"/v1/chat/completions/{fork['seq_id']}")).json()
+    assert again["id"] == f"chatcmpl-{fork['seq_id']}"
+    assert again["choices"][0]["message"] == whole["choices"][0]["message"]
+    assert again["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    events = await live.get(f"/v1/chat/completions/{fork['seq_id']}?stream=true")
+    assert events.text.endswith("data: [DONE]\n\n")
