@@ -5,8 +5,8 @@ have chosen. Nothing is generated twice, so B may be a hundred times slower than
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,12 +37,13 @@ class Local:
     """Model that is loaded into this process. `settings`: as EngineConfig's; `adapter`: folder of a LoRA."""
 
     def __init__(self, model: str, settings: Mapping[str, Any]) -> None:
-        from ...engine import LLM
+        from ...engine import LLM, LoRARequest
 
-        self._adapter = settings.get("adapter")
-        lora = {"enable_lora": True} if self._adapter else {}
-        own = {name: value for name, value in settings.items() if name != "adapter"}
-        self._llm = LLM(model, **own, **lora)
+        own = dict(settings)
+        folder = own.pop("adapter", None)
+        self._lora = LoRARequest("b", 1, folder) if folder else None
+        self._llm = LLM(model, **own, **({"enable_lora": True} if folder else {}))
+        self.close = self._llm.close
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt."""
@@ -50,32 +51,23 @@ class Local:
 
     def answers(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
         """Answer prompts greedily."""
-        outputs = self._run(prompts, {"max_tokens": max_tokens})
-        return [list(output.outputs[0].token_ids) for output in outputs]
+        return [list(output.outputs[0].token_ids) for output in self._run(prompts, max_tokens=max_tokens)]
 
     def scores(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[list[Score]]:
         """Score the tokens of answers, in one pass a prompt."""
         whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-        outputs = self._run(whole, {"max_tokens": 1, "prompt_logprobs": 1})
-        return [
-            [Score(one.rank, one.top[0][0]) for one in list(output.prompt_logprobs)[len(prompt) :]]
-            for prompt, output in zip(prompts, outputs, strict=True)
-        ]
+        outputs = zip(prompts, self._run(whole, max_tokens=1, prompt_logprobs=1), strict=True)
+        return [[Score(one.rank, one.top[0][0]) for one in [*out.prompt_logprobs][len(own) :]] for own, out in outputs]
 
     def text(self, token_id: int) -> str:
         """Return a token's text; empty if it is not known."""
         return self._llm.tokenizer.decode([token_id], skip_special_tokens=False) if self._llm.tokenizer else ""
 
-    def close(self) -> None:
-        """Free what was opened."""
-        self._llm.close()
+    def _run(self, prompts: Sequence[list[int]], **fields: Any) -> list[Any]:
+        from ...engine import SamplingParams
 
-    def _run(self, prompts: Sequence[list[int]], fields: Mapping[str, Any]) -> list[Any]:
-        from ...engine import LoRARequest, SamplingParams
-
-        lora = LoRARequest("b", 1, self._adapter) if self._adapter else None
         params = SamplingParams(temperature=0, **fields)
-        return list(self._llm.generate(list(prompts), params, use_tqdm=False, lora_request=lora))
+        return list(self._llm.generate(list(prompts), params, use_tqdm=False, lora_request=self._lora))
 
 
 class Remote:
@@ -84,32 +76,26 @@ class Remote:
     def __init__(self, url: str, settings: Mapping[str, Any], api_key: str | None) -> None:
         from ...client import Client
 
-        self._fields = {"model": settings["adapter"]} if "adapter" in settings else {}
+        self._fields = {"temperature": 0, **({"model": settings["adapter"]} if "adapter" in settings else {})}
         if unknown := sorted(settings.keys() - {"adapter"}):
             raise ConfigError(f"{unknown[0]} is a setting of {url}'s own; set it where that server starts")
         self._client = Client(url.rstrip("/").removesuffix("/v1"), api_key, timeout=600)
-
-    def encode(self, text: str) -> list[int]:
-        return self._client.tokenize(text)
+        self.encode, self.close = self._client.tokenize, self._client.close
 
     def answers(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
-        jobs = [self._client.submit(prompt, temperature=0, max_tokens=max_tokens, **self._fields) for prompt in prompts]
+        jobs = [self._client.submit(prompt, max_tokens=max_tokens, **self._fields) for prompt in prompts]
         return [job.result(wait=600).token_ids for job in jobs]
 
     def scores(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[list[Score]]:
+        fields = {"max_tokens": 1, "prompt_logprobs": 1, **self._fields}
         found = []
         for prompt, answer in zip(prompts, answers, strict=True):
-            fields = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 1, **self._fields}
-            result = self._client.generate(prompt + answer, **fields)
-            places = zip(answer, result.prompt_logprobs[len(prompt) :], strict=True)
-            found.append([_score(token_id, place) for token_id, place in places])
+            places = self._client.generate(prompt + answer, **fields).prompt_logprobs[len(prompt) :]
+            found.append([_score(token_id, place) for token_id, place in zip(answer, places, strict=True)])
         return found
 
     def text(self, token_id: int) -> str:
         return ""
-
-    def close(self) -> None:
-        self._client.close()
 
 
 def _score(token_id: int, place: Mapping[str, Mapping[str, Any]]) -> Score:
@@ -148,13 +134,14 @@ class Difference(NamedTuple):
 
 def first_difference(answers: Sequence[list[int]], scores: Sequence[list[Score]]) -> list[Difference]:
     """Return the first difference of each answer that has one, earliest position first."""
-    found = []
-    for prompt, (answer, places) in enumerate(zip(answers, scores, strict=True)):
-        for position, (token_id, score) in enumerate(zip(answer, places, strict=True)):
-            if score.rank > 1:
-                found.append(Difference(prompt, position, token_id, score.token_id, score.rank))
-                break
-    return sorted(found, key=lambda one: one.position)
+    found = [
+        Difference(number, position, token_id, score.token_id, score.rank)
+        for number, places in enumerate(scores)
+        for position, (token_id, score) in enumerate(zip(answers[number], places, strict=True))
+        if score.rank > 1
+    ]
+    first = {one.prompt: one for one in reversed(found)}
+    return sorted(first.values(), key=lambda one: (one.position, one.prompt))
 
 
 def bisect(
@@ -168,45 +155,35 @@ def bisect(
     api_key: str | None = None,
 ) -> dict[str, Any]:
     """Compare A and B, whose settings are given in this order. Raises ConfigError."""
-    sides = [  # models are loaded one after the other
-        partial(Remote, name, own, api_key) if _is_url(name) else partial(Local, name, own)
-        for name, own in zip((a, b), settings, strict=True)
-    ]
-    is_recorded = Path(a).suffix in (".json", ".jsonl")
+    is_recorded, report = Path(a).suffix in (".json", ".jsonl"), {"a": a, "b": b}
     if is_recorded:
         prompts, answers = recorded(Path(a))
     else:
-        first: Local | Remote = sides[0]()
-        try:
+        with closing(_opened(a, settings[0], api_key)) as first:  # models are loaded one after the other
             prompts = [first.encode(text) for text in texts]
             answers = first.answers(prompts, max_tokens)
-        finally:
-            first.close()
-    second: Local | Remote = sides[1]()
-    try:
+    with closing(_opened(b, settings[1], api_key)) as second:
         if not is_recorded and [second.encode(text) for text in texts] != prompts:
             raise ConfigError(f"{a} and {b} split texts into tokens differently; compare models of one tokenizer")
         differences = first_difference(answers, second.scores(prompts, answers))
-        names = {token_id: second.text(token_id) for one in differences[:1] for token_id in one[2:4]}
-    finally:
-        second.close()
-    report: dict[str, Any] = {
-        "a": a,
-        "b": b,
+        one = next(iter(differences), None)
+        texts_of = {} if one is None else {"a_text": second.text(one.a_token_id), "b_text": second.text(one.b_token_id)}
+    layer = None
+    if one and not (is_recorded or any(map(_is_url, (a, b))) or any("adapter" in own for own in settings)):
+        compare = load_extra("bench.divergence", needed_for="bisect").first_layer
+        token_ids = prompts[one.prompt] + answers[one.prompt][: one.position]
+        layer = compare((a, b), settings, token_ids, tolerance=tolerance)
+    return report | {
         "prompts": len(prompts),
         "tokens": sum(map(len, answers)),
         "equal": len(prompts) - len(differences),
-        "first": None,
-        "layer": None,
+        "first": one and {**one._asdict(), **texts_of},
+        "layer": layer,
     }
-    if differences:
-        one = differences[0]
-        report["first"] = {**one._asdict(), "a_text": names[one.a_token_id], "b_text": names[one.b_token_id]}
-        if not is_recorded and not any(map(_is_url, (a, b))) and not any("adapter" in own for own in settings):
-            compare = load_extra("bench.divergence", needed_for="bisect").first_layer
-            token_ids = prompts[one.prompt] + answers[one.prompt][: one.position]
-            report["layer"] = compare((a, b), settings, token_ids, tolerance=tolerance)
-    return report
+
+
+def _opened(name: str, settings: Mapping[str, Any], api_key: str | None) -> Any:
+    return Remote(name, settings, api_key) if _is_url(name) else Local(name, settings)
 
 
 def _is_url(name: str) -> bool:
@@ -228,32 +205,28 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def run(a: str, b: str, *, words: Sequence[Sequence[str]], prompts: Path | None, as_json: bool, **options: Any) -> int:
+def run(
+    a: str, b: str, *, settings_a: Any, settings_b: Any, prompts: Path | None, as_json: bool, **options: Any
+) -> int:
     """Print what `bisect` finds; 1 if A and B differ."""
     if prompts is not None:
         try:
-            lines = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+            options["texts"] = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
         except (OSError, UnicodeError) as exc:
             raise ConfigError(f"--prompts {prompts}: {exc}") from exc
-        if not lines:
+        if not options["texts"]:
             raise ConfigError(f"--prompts {prompts}: a prompt a line")
-        options["texts"] = lines
-    report = bisect(a, b, settings=[read_settings(own) for own in words], **options)
-    if as_json:
-        print(json.dumps(report))
-    else:
-        print(*_lines(report), sep="\n")
+    report = bisect(a, b, settings=[*map(read_settings, (settings_a, settings_b))], **options)
+    print(json.dumps(report) if as_json else "\n".join(_lines(**report)))
     return int(report["first"] is not None)
 
 
-def _lines(report: Mapping[str, Any]) -> list[str]:
-    lines = [f"{report['equal']} of {report['prompts']} answers of A, {report['a']}, are those of B, {report['b']}"]
-    if (first := report["first"]) is not None:
-        lines.append(
-            f"first difference: prompt {first['prompt']}, token {first['position']}: {first['a_token_id']} "
-            f"{first['a_text']!r}, in B's order number {first['rank']}; B's choice is {first['b_token_id']} "
-            f"{first['b_text']!r}"
-        )
-    if (layer := report["layer"]) is not None:
-        lines.append(layer["text"])
-    return lines
+def _lines(a: str, b: str, prompts: int, equal: int, first: Any, layer: Any, **_: Any) -> Iterator[str]:
+    yield f"{equal} of {prompts} answers of A, {a}, are those of B, {b}"
+    if first is not None:
+        yield (
+            "first difference: prompt {prompt}, token {position}: {a_token_id} {a_text!r}, in B's order number {rank}; "
+            "B's choice is {b_token_id} {b_text!r}"
+        ).format(**first)
+    if layer is not None:
+        yield layer["text"]

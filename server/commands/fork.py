@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from ...client import APIError, Client
@@ -9,7 +10,6 @@ from ...engine.errors import ConfigError
 from ..process.runtime_file import only_server
 
 _TIMEOUT_S = 600.0
-Token = Mapping[str, Any]
 
 
 def run(seq_id: str, *, url: str | None, api_key: str | None, as_json: bool, output: int, **changes: Any) -> int:
@@ -24,26 +24,19 @@ def run(seq_id: str, *, url: str | None, api_key: str | None, as_json: bool, out
             was, now = client.tokens(seq_id, output=output, top=0), client.tokens(fork.seq_id, top=0)
         except APIError as exc:
             raise ConfigError(f"{address}: {exc}") from exc
-    num_equal = _num_equal(was, now)
+    pairs = enumerate(zip_longest(was, now))
+    num_equal = next((place for place, (a, b) in pairs if not a or not b or a["token_id"] != b["token_id"]), len(now))
     if as_json:
         other = {"was": was[num_equal:][:1], "now": now[num_equal:][:1]}
         print(json.dumps({"seq_id": fork.seq_id, "parent": seq_id, "num_equal": num_equal, **other, "text": fork.text}))
         return 0
-    print(fork.text)
-    print(f"\n{fork.seq_id}: {num_equal} of its {len(now)} tokens are those of {seq_id}")
+    print(f"{fork.text}\n\n{fork.seq_id}: {num_equal} of its {len(now)} tokens are those of {seq_id}")
     if (num_equal, num_equal) != (len(was), len(now)):
         print(f"token {num_equal} was {_text(was[num_equal:])} and is {_text(now[num_equal:])}")
     return 0
 
 
-def _num_equal(was: Sequence[Token], now: Sequence[Token]) -> int:
-    pairs = zip(was, now, strict=False)
-    parted = (place for place, (a, b) in enumerate(pairs) if a["token_id"] != b["token_id"])
-    return next(parted, min(len(was), len(now)))
-
-
-def _text(tokens: Sequence[Token]) -> str:
+def _text(tokens: Sequence[Mapping[str, Any]]) -> str:
     if not tokens:
         return "the end"
-    first = tokens[0]
-    return f"{first['text']!r} (number {first['rank']} in the model's order, log-probability {first['logprob']:.2f})"
+    return "{text!r} (number {rank} in the model's order, log-probability {logprob:.2f})".format_map(tokens[0])

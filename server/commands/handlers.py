@@ -78,15 +78,6 @@ def verify(args: argparse.Namespace) -> int:
     return show(verdict, receipt, public_key=args.public_key, as_json=args.as_json)
 
 
-def bisect(args: argparse.Namespace) -> int:
-    from .bisect import run
-
-    return run(
-        args.a, args.b, words=(args.settings_a, args.settings_b), prompts=args.prompts, as_json=args.as_json,
-        max_tokens=args.max_tokens, tolerance=args.tolerance, api_key=args.client_key,
-    )  # fmt: skip
-
-
 def _imported(target: str, *names: str, same: str = "", **renamed: str) -> Callable[[argparse.Namespace], int]:
     """Return a handler that imports module:function and calls it with these arguments of the command line.
 
@@ -104,6 +95,9 @@ def _imported(target: str, *names: str, same: str = "", **renamed: str) -> Calla
 
 
 agents = _imported(".agents:show", "name", same="url", api_key="client_key")
+bisect = _imported(
+    ".bisect:run", "a", "b", same="settings_a settings_b prompts as_json max_tokens tolerance", api_key="client_key"
+)
 doctor = _imported(".doctor:doctor", "model", same="as_json", builds="build")
 fork = _imported(
     ".fork:run", "seq_id", same="url as_json output at append_text max_tokens temperature seed", api_key="client_key"

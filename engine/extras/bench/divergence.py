@@ -107,22 +107,26 @@ def all_logits(runner: ModelRunner, token_ids: list[int], *, chunks: Iterable[in
 
     The runner's cache must hold the sequence; what is in it is lost.
     """
-    num_blocks, start = -(-len(token_ids) // BLOCK_SIZE), 0
+    start = 0
     for number, length in enumerate(chunks):
-        end = start + length
-        ragged = RaggedBatch(
-            query_start_loc=torch.tensor([0, length], dtype=torch.int32),
-            seq_lens=torch.tensor([end], dtype=torch.int32),
-            block_tables=torch.arange(num_blocks, dtype=torch.int32)[None],
-            num_decodes=int(length == 1),
-            max_query_len=length,
-            max_seq_len=end,
-        )
-        positions = torch.arange(start, end)
-        states = None if runner.loaded.states is None else turn_about(number)
-        inputs = Inputs(torch.tensor(token_ids[start:end]), positions, positions, ragged, torch.arange(length), states)
+        inputs = _inputs(runner, token_ids, range(start, start + length), torch.arange(length), number=number)
         yield runner.model.logits(runner.model.forward(inputs, runner.cache)).float()
-        start = end
+        start += length
+
+
+def _inputs(runner: ModelRunner, token_ids: list[int], chunk: range, rows: Tensor, *, number: int) -> Inputs:
+    """Return the inputs of a sequence's pass of this number, with logits of these rows."""
+    positions, length = torch.arange(chunk.start, chunk.stop), len(chunk)
+    ragged = RaggedBatch(
+        query_start_loc=torch.tensor([0, length], dtype=torch.int32),
+        seq_lens=torch.tensor([chunk.stop], dtype=torch.int32),
+        block_tables=torch.arange(-(-len(token_ids) // BLOCK_SIZE), dtype=torch.int32)[None],
+        num_decodes=int(length == 1),
+        max_query_len=length,
+        max_seq_len=chunk.stop,
+    )
+    states = None if runner.loaded.states is None else turn_about(number)
+    return Inputs(torch.tensor(token_ids[chunk.start : chunk.stop]), positions, positions, ragged, rows, states)
 
 
 def turn_about(number: int) -> StateBatch:
@@ -153,17 +157,8 @@ def first_layer(
 @torch.inference_mode()
 def _streams(name: str, settings: Mapping[str, Any], token_ids: list[int]) -> list[Tensor]:
     runner = new_runner(name, longest=len(token_ids), **settings)
-    positions = torch.arange(len(token_ids))
-    ragged = RaggedBatch(
-        query_start_loc=torch.tensor([0, len(token_ids)], dtype=torch.int32),
-        seq_lens=torch.tensor([len(token_ids)], dtype=torch.int32),
-        block_tables=torch.arange(-(-len(token_ids) // BLOCK_SIZE), dtype=torch.int32)[None],
-        num_decodes=int(len(token_ids) == 1),
-        max_query_len=len(token_ids),
-        max_seq_len=len(token_ids),
-    )
-    states = None if runner.loaded.states is None else turn_about(0)
-    inputs = Inputs(torch.tensor(token_ids), positions, positions, ragged, positions[-1:], states)
+    num_tokens = len(token_ids)
+    inputs = _inputs(runner, token_ids, range(num_tokens), torch.tensor([num_tokens - 1]), number=0)
     streams: list[Tensor] = runner.model.streams(inputs, runner.cache)
     runner.close()
     return streams

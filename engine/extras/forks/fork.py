@@ -80,15 +80,16 @@ class Fork:
         own = derive_seed(seed, output.index) if output.index else seed
         own_parent = None
         if has_extra("receipts"):
-            request_fields = load_extra("receipts.request_fields", needed_for="fork").request_fields
-            max_tokens = engine.prompts.max_tokens(len(prompt_token_ids), params)
+            fields_of = load_extra("receipts.request_fields", needed_for="fork").request_fields
             digests = {variant.name: variant.digest for variant in engine.variants}
             own_parent = {
                 "seq_id": seq_id,
                 "output": output.index,
                 "at": num_kept,
                 "num_appended": len(known) - num_kept,
-                "request": request_fields(replace(params, n=1), max_tokens=max_tokens),
+                "request": fields_of(
+                    replace(params, n=1), max_tokens=engine.prompts.max_tokens(len(prompt_token_ids), params)
+                ),
                 "seed": str(own),
                 **({} if params.adapter is None else {"adapter": f"sha256:{digests[params.adapter]}"}),
                 **({} if parent is None else {"parent": parent}),
@@ -108,16 +109,14 @@ class Fork:
 
     def first_delta(self, request_id: str, tokenizer: "Tokenizer | None") -> OutputDelta:
         """Return the known tokens with the text that is certain after them."""
-        if tokenizer is None:
-            return OutputDelta(request_id, 0, "", self.known)
-        pieces = TextStream(
-            tokenizer,
-            self.prompt_token_ids,
-            stop=self.params.stop,
-            include_stop=self.params.include_stop_str_in_output,
-            skip_special_tokens=self.params.skip_special_tokens,
-        )
-        text = "".join(pieces.push(token_id, last=False) for token_id in self.known)
+        text, params = "", self.params
+        if tokenizer is not None:
+            keeps = {
+                "include_stop": params.include_stop_str_in_output,
+                "skip_special_tokens": params.skip_special_tokens,
+            }
+            pieces = TextStream(tokenizer, self.prompt_token_ids, stop=params.stop, **keeps)
+            text = "".join(pieces.push(token_id, last=False) for token_id in self.known)
         return OutputDelta(request_id, 0, text, self.known)
 
 

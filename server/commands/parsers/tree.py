@@ -126,13 +126,11 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
 
 def _add_bisect_flags(parser: Parser) -> None:
     parser.usage = "splitfuse bisect A B [flags]"
-    for name in ("a", "b"):
-        parser.add_argument(
-            name, metavar=name.upper(), help="what serve takes, or a server's URL; A also a FILE.jsonl of answers"
-        )
-        text = f"settings of {name.upper()}, as quantization=int8 or adapter=FOLDER (of a server: its name)"
-        flag = f"--settings-{name}"
-        parser.add_argument(flag, nargs="+", default=[], metavar="NAME=VALUE", help=text)
+    for name in ("A", "B"):
+        own = "what serve takes, or a server's URL; A also a FILE.jsonl of answers"
+        parser.add_argument(name.lower(), metavar=name, help=own)
+        text = f"settings of {name}, as quantization=int8 or adapter=FOLDER (of a server: its name)"
+        parser.add_argument(f"--settings-{name.lower()}", nargs="+", default=[], metavar="NAME=VALUE", help=text)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt a line; default eight short ones")
     parser.add_argument("-n", "--max-tokens", type=int, default=64, metavar="N", help="of an answer, default 64")
     text = "difference of a layer's output that rounding may make, as a share of its length; default 0.02"

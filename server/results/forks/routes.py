@@ -137,9 +137,8 @@ async def _score(service: Service, job: Job, origin: Origin, *, output: int, top
 
 def _token(service: Service, number: int, score: TokenLogprobs | None) -> dict[str, Any]:
     assert score is not None  # as a prompt's first token would have
-    own, top = (score.token_id, score.logprob, score.rank), enumerate(score.top, 1)
-    entries = [_entry(service, *own), *(_entry(service, *pair, rank) for rank, pair in top)]
-    return {"position": number, **entries[0], "top": entries[1:]}
+    own = _entry(service, score.token_id, score.logprob, score.rank)
+    return {"position": number, **own, "top": [_entry(service, *pair, rank) for rank, pair in enumerate(score.top, 1)]}
 
 
 def _entry(service: Service, token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
