@@ -4,26 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from planted_bug import Bugs, Method, plant
-from world_settings import WorldSettings
 
 from splitfuse.engine.extras.hybrid.request_states import RequestStates
 
 BUGS: Bugs = {}
 
 
-def has_drafts(settings: WorldSettings) -> bool:
-    return settings.max_drafts > 0
-
-
-def has_host(settings: WorldSettings) -> bool:
-    return settings.num_host_blocks > 0
-
-
-def has_cache(settings: WorldSettings) -> bool:
-    return settings.config.enable_prefix_caching
-
-
-@plant(BUGS, RequestStates, "place", shows_in_tokens=True)
+@plant(BUGS, RequestStates, "place")
 def state_is_freed_before_its_row_has_run(right: Method, self: Any, rows: Any) -> Any:
     for row in rows:
         if self._states[row.request].slot >= 0:
@@ -34,7 +21,7 @@ def state_is_freed_before_its_row_has_run(right: Method, self: Any, rows: Any) -
     return placed
 
 
-@plant(BUGS, RequestStates, "_places", where=has_cache, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "_places")
 def checkpoint_is_taken_one_token_late(right: Method, self: Any, row: Any, target: int) -> Any:
     places = right(self, row, target)
     most = places.num_replayed + row.num_tokens - row.num_drafts
@@ -42,18 +29,18 @@ def checkpoint_is_taken_one_token_late(right: Method, self: Any, row: Any, targe
     return places._replace(checkpoints=late)
 
 
-@plant(BUGS, RequestStates, "_places", where=has_drafts, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "_places")
 def rollback_keeps_a_drafted_state(right: Method, self: Any, row: Any, target: int) -> Any:
     num_tail = self._states[row.request].num_tail
     return right(self, row, target)._replace(num_replayed=num_tail)
 
 
-@plant(BUGS, RequestStates, "_places", where=has_drafts, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "_places")
 def accepted_drafts_are_not_replayed(right: Method, self: Any, row: Any, target: Any) -> Any:
     return right(self, row, target)._replace(num_replayed=0)
 
 
-@plant(BUGS, RequestStates, "find_prefix", where=has_cache, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "find_prefix")
 def blocks_are_found_without_a_state(right: Method, self: Any, request: Any, first: Any) -> Any:
     prefix = right(self, request, first)
     found = self._blocks.cached(request)
@@ -68,13 +55,13 @@ def state_of_an_ended_request_leaks(right: Method, self: Any, request: Any) -> A
     return self._states.pop(request, None)
 
 
-@plant(BUGS, RequestStates, "take_moves", where=has_host, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "take_moves")
 def state_of_a_swapped_request_is_not_brought_back(right: Method, self: Any, moves: Any) -> Any:
     moves = right(self, moves)
     return moves._replace(beside=moves.beside and moves.beside._replace(swap_in=[]))
 
 
-@plant(BUGS, RequestStates, "take_moves", where=has_host, shows_in_tokens=True)
+@plant(BUGS, RequestStates, "take_moves")
 def state_comes_back_to_another_slot(right: Method, self: Any, moves: Any) -> Any:
     moves, num_slots = right(self, moves), self.slots.num_slots
     if moves.beside is None:
@@ -83,6 +70,6 @@ def state_comes_back_to_another_slot(right: Method, self: Any, moves: Any) -> An
     return moves._replace(beside=moves.beside._replace(swap_in=swap_in))
 
 
-@plant(BUGS, RequestStates, "_free_host_slot", where=has_host)
+@plant(BUGS, RequestStates, "_free_host_slot")
 def host_slot_is_not_freed(right: Method, self: Any, state: Any) -> None:
     state.host_slot = -1
