@@ -209,15 +209,9 @@ def test_a_wait_for_a_processor_is_not_charged(tiny_folder: str, method: str) ->
     assert speculation.draft_s < 0.01 * drafter.num_calls
 
 
-def request(tokens: list[int], *, most: int = 100, stop: frozenset[int] = frozenset()) -> Request:
-    return Request(
-        request_id="r",
-        prompt_token_ids=tokens,
-        params=SamplingParams(temperature=0),
-        max_num_tokens=most,
-        seed=0,
-        stop_token_ids=stop,
-    )
+def request(tokens: list[int]) -> Request:
+    greedy = SamplingParams(temperature=0)
+    return Request(request_id="r", prompt_token_ids=tokens, params=greedy, max_num_tokens=100, seed=0)
 
 
 def logits_for(*tokens: int) -> torch.Tensor:

@@ -2,24 +2,18 @@
 
 from collections import Counter
 
+from scheduler_bench import request
+
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.fair_queue import TokenCounters
 from splitfuse.engine.core.request import Request, Status
-from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
 
 
 def make(tenant: str, num_prompt: int = 20, num_new: int = 10) -> Request:
-    return Request(
-        request_id=tenant,
-        prompt_token_ids=[1] * num_prompt,
-        params=SamplingParams(),
-        max_num_tokens=num_prompt + num_new,
-        seed=0,
-        tenant=tenant,
-    )
+    return request(num_prompt, num_new, tenant=tenant)
 
 
 def scheduler(policy: str = "fair", weights: dict[str, float] | None = None) -> Scheduler:

@@ -1,24 +1,15 @@
 """When the requests of an engine will have ended, by its cost model."""
 
 import pytest
+from scheduler_bench import request
 
 from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.core.request import Request
-from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.serving.wait_prediction import seconds_until_ended
 
 
 def queued(*num_new: int, num_prompt: int = 10) -> list[Request]:
-    return [
-        Request(
-            request_id="r",
-            prompt_token_ids=[1] * num_prompt,
-            params=SamplingParams(),
-            max_num_tokens=num_prompt + num_tokens,
-            seed=0,
-        )
-        for num_tokens in num_new
-    ]
+    return [request(num_prompt, num_tokens) for num_tokens in num_new]
 
 
 def test_the_time_until_requests_have_ended() -> None:

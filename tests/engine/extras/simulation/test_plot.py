@@ -5,13 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from scheduler_bench import request
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.outputs import StepStats
-from splitfuse.engine.core.request import Request
-from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.extras.simulation.recording import Recorder
 from splitfuse.engine.extras.simulation.timeline import Span, Timeline, read_timeline
@@ -63,15 +62,7 @@ def recording(tmp_path: Path) -> Path:
     recorder = Recorder(stream, config, cache)
     scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False), listener=recorder)
     for num_prompt in (12, 4):
-        scheduler.add(
-            Request(
-                request_id="r",
-                prompt_token_ids=[1] * num_prompt,
-                params=SamplingParams(),
-                max_num_tokens=num_prompt + 3,
-                seed=0,
-            )
-        )
+        scheduler.add(request(num_prompt, 3))
     now = 100.0
     while (batch := scheduler.schedule(now)) is not None:
         outputs = [RowOutput((0,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows]

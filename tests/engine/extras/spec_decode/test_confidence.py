@@ -1,16 +1,9 @@
 """Confidence: drafts end where tokens of their kind were wrong too often, by sources that were right."""
 
 import pytest
+from scheduler_bench import request
 
-from splitfuse.engine.core.request import Request
-from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.extras.spec_decode.confidence import Candidate, Confidence
-
-
-def request() -> Request:
-    return Request(
-        request_id="r", prompt_token_ids=[1], params=SamplingParams(), max_num_tokens=10**6, seed=0, arrival_time=0.0
-    )
 
 
 def draft(token_ids: list[int], num_matched: int = 3) -> list[Candidate]:
@@ -18,14 +11,14 @@ def draft(token_ids: list[int], num_matched: int = 3) -> list[Candidate]:
 
 
 def teach(confidence: Confidence, one: list[int], other: list[int], *, text: list[int], count: int) -> None:
-    now = request()
+    now = request(1)
     for _ in range(count):
         confidence.best(now, (draft(one), draft(other)))
         now.token_ids += text
 
 
 def test_kinds_are_cut_where_they_were_wrong() -> None:
-    confidence, now = Confidence(), request()
+    confidence, now = Confidence(), request(1)
     confidence.least = 0.55
     assert confidence.best(now, (draft([5, 6, 7]), ())) == [5]  # the first guess is 0.6 a token
     teach(confidence, [5, 6, 7, 8, 9, 10], [], text=[5, 6, 7, 8, 9, 20], count=40)
@@ -34,7 +27,7 @@ def test_kinds_are_cut_where_they_were_wrong() -> None:
 
 
 def test_tokens_that_are_not_drafted_are_judged() -> None:
-    confidence, now = Confidence(), request()
+    confidence, now = Confidence(), request(1)
     confidence.least = 0.7
     assert confidence.best(now, (draft([5]), ())) == []
     teach(confidence, [5], [], text=[5], count=20)
@@ -43,14 +36,14 @@ def test_tokens_that_are_not_drafted_are_judged() -> None:
 
 @pytest.mark.parametrize("right", [0, 1])
 def test_the_source_with_most_to_gain_drafts(right: int) -> None:
-    confidence, now = Confidence(), request()
+    confidence, now = Confidence(), request(1)
     confidence.least = 0.5
     teach(confidence, [5, 6], [7, 8], text=[[5, 6], [7, 8]][right], count=20)
     assert confidence.best(now, (draft([5, 6]), draft([7, 8]))) == [[5, 6], [7, 8]][right]
 
 
 def test_sources_that_agree_are_trusted_more() -> None:
-    confidence, now = Confidence(), request()
+    confidence, now = Confidence(), request(1)
     confidence.least = 0.5
     teach(confidence, [5], [5], text=[5], count=20)
     teach(confidence, [5], [6], text=[7], count=20)
@@ -59,8 +52,8 @@ def test_sources_that_agree_are_trusted_more() -> None:
 
 
 def test_nothing_stays_of_a_request_that_has_ended() -> None:
-    confidence, now = Confidence(), request()
+    confidence, now = Confidence(), request(1)
     confidence.best(now, (draft([5]), draft([6])))
     confidence.forget(now)
-    confidence.forget(request())
+    confidence.forget(request(1))
     assert not confidence._last

@@ -3,9 +3,9 @@
 import random
 
 import pytest
+import scheduler_bench
 
 from splitfuse.engine.core.request import Request
-from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.extras.spec_decode.suffix import SuffixDrafter
 
 STORY = list(range(100, 160))
@@ -17,14 +17,7 @@ def drafter(**changes: float) -> SuffixDrafter:
 
 
 def request(prompt: list[int], output: list[int], *, tenant: str = "", salt: str = "") -> Request:
-    made = Request(
-        request_id="r",
-        prompt_token_ids=prompt,
-        params=SamplingParams(cache_salt=salt),
-        max_num_tokens=10**6,
-        seed=0,
-        tenant=tenant,
-    )
+    made = scheduler_bench.request(0, tokens=prompt, tenant=tenant, cache_salt=salt)
     made.token_ids += output
     return made
 
