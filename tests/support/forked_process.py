@@ -66,8 +66,9 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # its parent has reaped it meanwhile
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Send SIGKILL."""
