@@ -5,12 +5,33 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ...engine.config.host import default_num_threads
 from ...engine.config.named_models import default_model
+from ...engine.formats.checkpoint import model_folder
 from .setting_flags import SECTIONS, section_of
 from .settings_sources import ALL_FIELDS, Resolved, Source
 
 _HIDDEN = "(set, not shown)"
 _LONGEST_VALUE = 40
+# What decides a setting that is left open.
+_DECIDING = {
+    **dict.fromkeys(("device", "num_threads"), Source("machine")),
+    **dict.fromkeys(("dtype", "max_model_len"), Source("model")),
+    **dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "async_scheduling"), Source("device")),
+}
+
+
+def decided(resolved: Resolved) -> Resolved:
+    """Decide open settings as a start on this machine does. Raises ConfigError."""
+    from ...engine.execution.models.resolved_model import resolve  # imports torch
+
+    settings, model = resolved.settings, resolved.settings.model or default_model()
+    folder = model_folder(dataclasses.replace(settings, load_format="dummy"), model)
+    found = resolve(settings, folder, for_streams=True).config
+    facts = {name: getattr(found, name) for name in _DECIDING} | {
+        "num_threads": settings.num_threads or default_num_threads()
+    }
+    return Resolved(dataclasses.replace(settings, **facts), {**_DECIDING, **resolved.sources})
 
 
 def report(resolved: Resolved, *, as_json: bool) -> int:

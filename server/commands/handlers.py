@@ -119,9 +119,10 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def config(args: argparse.Namespace) -> int:
-    from .config import report
+    from .config import decided, report
 
-    return report(resolve_sources(vars(args), os.environ), as_json=args.as_json)
+    resolved = resolve_sources(vars(args), os.environ)
+    return report(decided(resolved) if args.resolved else resolved, as_json=args.as_json)
 
 
 def models(args: argparse.Namespace) -> int:

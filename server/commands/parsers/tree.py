@@ -55,6 +55,7 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
     made["doctor"].add_argument("--json", action="store_true", dest="as_json", help="print a JSON list of the findings")
     made["doctor"].add_argument("--build", action="store_true", help="build the CPU library now, if there is none yet")
     made["config"].add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
+    made["config"].add_argument("--resolved", action="store_true", help="decide what the model and the machine decide")
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     made["embed"].add_argument("-i", "--input", default="-", metavar="FILE", help="texts, one per line; nothing: stdin")

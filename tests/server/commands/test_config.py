@@ -43,6 +43,15 @@ def test_secrets_are_not_shown(config, monkeypatch):
         assert text.count("(set, not shown)") == 2
 
 
+def test_what_a_start_decides_has_its_value_and_source(config):
+    values = json.loads(config("demo", "--resolved", "--json", "--max-num-seqs", "7", "--num-threads", "3"))
+    assert values["max_model_len"] == {"value": 2048, "source": "model"}
+    assert values["dtype"]["value"] in ("float32", "bfloat16")
+    assert (values["device"]["source"], values["num_threads"]["source"]) == ("machine", "flag")
+    assert values["max_num_seqs"] == {"value": 7, "source": "flag", "place": "--max-num-seqs"}
+    assert isinstance(values["max_num_batched_tokens"]["value"], int)
+
+
 def test_wrong_settings_are_refused(one_line_here):
     one_line_here(["config", "--profile", "throughput"], "--profile throughput is not taken: here it is each setting")
     one_line_here(["config", "--prot", "1"], "did you mean --port?")
