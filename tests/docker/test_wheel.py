@@ -83,15 +83,20 @@ def test_the_sdist_has_the_tests() -> None:
     assert {"tests/conftest.py", "tests/docker/test_wheel.py", "Makefile", "constraints.txt"} <= names
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of an environment that has the wheel alone, beside a program of a user."""
+@pytest.fixture(scope="module", params=["wheel", "checkout"])
+def installed(wheel: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment that has the wheel or a checkout alone, beside a program of a user."""
     if platform.machine() != MACHINE:
         pytest.skip("needs a processor that the wheel is for")
     folder = tmp_path_factory.mktemp("user")
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv/bin/python"
-    subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
+    words = [str(wheel)]
+    if request.param == "checkout":
+        root = Path(__file__).parents[2]
+        subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{root}", folder / "checkout"], check=True)
+        words = ["--config-settings=editable_mode=strict", "-e", str(folder / "checkout")]
+    subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", *words], check=True)
     (folder / "user.py").write_text('from splitfuse import LLM\nreveal_type(LLM("demo").generate("x"))\n')
     return python
 
