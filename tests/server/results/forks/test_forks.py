@@ -170,7 +170,7 @@ async def test_tokens_have_ranks_and_alternatives(live):
         assert part["tokens"] == whole["tokens"][3:6]
 
 
-async def test_a_fork_of_a_stored_chat_is_read_as_a_chat(live):
+async def test_a_fork_of_a_stored_chat_or_response_is_one(live):
     body = {"messages": [{"role": "user", "content": "One day"}], "max_tokens": 12, "seed": 7, "store": True}
     chat = await live.post("/v1/chat/completions", json={**body, "stream": True, "logprobs": True, "top_logprobs": 2})
     parent = chat.headers["X-Seq-Id"]
@@ -182,3 +182,7 @@ async def test_a_fork_of_a_stored_chat_is_read_as_a_chat(live):
     assert again["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     events = await live.get(f"/v1/chat/completions/{fork['seq_id']}?stream=true")
     assert events.text.endswith("data: [DONE]\n\n")
+    response = (await live.post("/v1/responses", json={"input": "One day", "max_output_tokens": 12})).json()
+    fork = await answered(live, "/fork", seq_id=response["id"], at=3)
+    again = (await live.get(f"/v1/responses/{fork['seq_id']}")).json()
+    assert again["output"][0]["content"] == response["output"][0]["content"]
