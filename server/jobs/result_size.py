@@ -4,7 +4,7 @@ import dataclasses
 
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
-from .job import EVENT_BYTES, LOGPROB_BYTES
+from .job import EVENT_BYTES, JOB_BYTES, LOGPROB_BYTES
 
 _TOKEN_BYTES = EVENT_BYTES + 32  # one token with its id and text
 
@@ -30,7 +30,7 @@ def most_bytes(params: SamplingParams, *, max_model_len: int) -> int:
     """Return the bytes that an answer may take, about."""
     num_tokens = min(filter(None, (params.max_tokens, params.max_length, params.default_max_tokens, max_model_len)))
     num_logprobs = 0 if params.logprobs is None else 1 + params.logprobs
-    return params.n * num_tokens * (_TOKEN_BYTES + LOGPROB_BYTES * num_logprobs)
+    return JOB_BYTES + params.n * num_tokens * (_TOKEN_BYTES + LOGPROB_BYTES * num_logprobs)
 
 
 def _refusal(params: SamplingParams, field: str, num_tokens: int, most: int) -> InvalidRequestError:
