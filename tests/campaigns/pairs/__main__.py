@@ -46,7 +46,7 @@ def main() -> int:
         print(f"row {number + 1} of {len(rows)}: {judged}; {' '.join(f'{k}={v}' for k, v in row.items())}", flush=True)
 
     print(f"{results.num_answers} answers, {len(pairs)} pairs, {results.num_different} different")
-    return int(bool(results.faults or results.num_different))
+    return int(results.is_wrong)
 
 
 def _planted(asked: list[Asked], *, seconds: float, seed: int) -> int:
@@ -57,9 +57,12 @@ def _planted(asked: list[Asked], *, seconds: float, seed: int) -> int:
         program = (sys.executable, "-P", "-m", "pairs.planted", name)
         with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
             most_s = max(LEAST_S, seconds - 10)
-            judged = run_row(row, asked, answers.of(row), folder=folder, seconds=most_s, seed=seed, program=program)
-        num_found += (is_found := bool(judged.num_different or judged.faults))
-        print(f"{'found' if is_found else 'MISSED'} {name}: {judged} {'; '.join(judged.faults)[:200]}", flush=True)
+            judged = run_row(
+                row, asked, answers.of(row), folder=folder, seconds=most_s, seed=seed, program=program, until_found=True
+            )
+        num_found += judged.is_wrong
+        told = "found" if judged.is_wrong else "MISSED"
+        print(f"{told} {name}: {judged} {'; '.join(judged.faults)[-300:]}", flush=True)
     print(f"{num_found} of {len(PLANTED)} found")
     return int(num_found < len(PLANTED))
 

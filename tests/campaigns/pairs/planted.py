@@ -41,14 +41,15 @@ async def _no_key(self: Any, owner: str, key: Any) -> None:
     return None
 
 
-_CROWD = {"seqs": "16", "blocks": "few"}
+_CROWD = {"seqs": "16", "blocks": "few", "block_size": "8"}
+_EMPTIED = _CROWD | {"event": "sleep"}  # prompts are computed again and again, at once and in any order
 PLANTED = dict(
     (
         _known("swap_out_is_lost", preemption="swap", **_CROWD),
         _known("swap_in_goes_to_the_wrong_block", preemption="swap", **_CROWD),
         _known("overwritten_block_is_still_found", **_CROWD),
-        _known("block_is_remembered_before_it_is_full", chunk="16", **_CROWD),
-        _known("hash_is_without_its_parent", block_size="8"),
+        _known("shared_block_is_freed_for_all", **_CROWD),
+        _known("hash_is_without_its_parent", **_EMPTIED),
         _known("sharing_takes_no_reference", **_CROWD),
         _known("copy_on_write_is_skipped", seqs="16"),
         _known("copy_is_lost", seqs="16"),

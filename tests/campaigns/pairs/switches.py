@@ -49,6 +49,7 @@ REQUEST: Switches = {
         "short": {"prompt": "One day"},
         "long": {"prompt": _PROMPT * 9},
         "shared": {"prompt": _PROMPT * 4 + "She"},
+        "moved": {"prompt": "a " * 16 + _PROMPT * 6},  # blocks of the long one's tokens after other ones
     },
     "door": {name: {} for name in ("poll", "stream", "durable", "twice", "attach", "fork")},
     "n": {"1": {}, "3": {"n": 3}},
