@@ -12,11 +12,11 @@ from typing import Any
 import jsonschema
 import pytest
 from random_schemas import random_schema
-from shared_cores import CpuWait
+from shared_cores import NUM_WORKERS, CpuWait
 from tables import table
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
-from splitfuse.engine.errors import ConstraintError, InvalidRequestError
+from splitfuse.engine.errors import ConstraintError, InvalidRequestError, UnavailableError
 from splitfuse.engine.language.structured_output.compiler import MAX_GRAMMARS
 from splitfuse.engine.serving.request_output import CompletionOutput
 
@@ -239,9 +239,11 @@ def test_what_is_evil_is_refused_in_time(demo: LLM, fields: dict[str, Any]) -> N
     generate(demo, regex="a")  # starts the sandbox
     with CpuWait() as cpu_wait:
         start = time.monotonic()
-        with pytest.raises(InvalidRequestError, match="cannot be used: "):
+        with pytest.raises((InvalidRequestError, UnavailableError), match=r"cannot be used: |is too busy to") as info:
             generate(demo, **fields)
-        assert time.monotonic() - start < 2 * cpu_wait.factor
+        factor = cpu_wait.factor
+        assert time.monotonic() - start < 2 * factor
+        assert isinstance(info.value, InvalidRequestError) or factor > max(2, NUM_WORKERS), "it had its time"
     assert generate(demo, regex="abc").text == "abc", "the next one is served"
 
 
