@@ -157,8 +157,7 @@ def first_layer(
 @torch.inference_mode()
 def _streams(name: str, settings: Mapping[str, Any], token_ids: list[int]) -> list[Tensor]:
     runner = new_runner(name, longest=len(token_ids), **settings)
-    num_tokens = len(token_ids)
-    inputs = _inputs(runner, token_ids, range(num_tokens), torch.tensor([num_tokens - 1]), number=0)
+    inputs = _inputs(runner, token_ids, range(len(token_ids)), torch.tensor([len(token_ids) - 1]), number=0)
     streams: list[Tensor] = runner.model.streams(inputs, runner.cache)
     runner.close()
     return streams

@@ -231,7 +231,7 @@ class Chat {
       await this.watch.ready();
       isThere = await completion.readAgain();
     }
-    const ended = completion.end({isKept: this.settings.keepsAnswers});
+    const ended = completion.end({isKept: this.settings.values.chances});
     if (this.runs.get(chat.id)?.message === message) {
       this.runs.delete(chat.id);
       await this.save(conversation);

@@ -66,11 +66,6 @@ export class ChatSettings {
     return true;
   }
 
-  // True if answers stay with the server, whose words can then be opened.
-  get keepsAnswers() {
-    return Boolean(this.values.chances);
-  }
-
   // Fields of a request.
   body() {
     const {values} = this;
