@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,20 @@ def sources(folder: str) -> list[Path]:
     return [path for path in sorted((ROOT / folder).rglob("*.py")) if "csrc" not in path.parts]
 
 
-def docstrings(folder: str) -> Iterator[tuple[str, str]]:
-    """Place and text of each docstring."""
+@cache
+def words(folder: str) -> dict[str, list[tuple[str, str]]]:
+    """Place and text of each docstring, loop variable and name of a function or class: one pass, for it takes 2 s."""
+    found: dict[str, list[tuple[str, str]]] = {"docstring": [], "variable": [], "name": []}
     for path in sources(folder):
         for node in ast.walk(ast.parse(path.read_text())):
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
             if isinstance(node, SCOPES) and (text := ast.get_docstring(node)):
-                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text
+                found["docstring"].append((place, text))
+            if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and isinstance(node.target, ast.Name):
+                found["variable"].append((f"{path.relative_to(ROOT)}:{node.target.lineno}", node.target.id))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found["name"].append((place, node.name))
+    return found
 
 
 def comments(folder: str) -> Iterator[tuple[str, str]]:
@@ -49,17 +58,14 @@ def comments(folder: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_begin_with_a_verb_or_a_noun(folder: str) -> None:
-    texts = [(place, text.splitlines()[0]) for place, text in docstrings(folder)]
+    texts = [(place, text.splitlines()[0]) for place, text in words(folder)["docstring"]]
     wrong = [f"{place} {line}" for place, line in texts if WRONG_BEGINNINGS.match(line)]
     assert len(wrong) <= MAX_SHARE * len(texts), "\n".join(wrong)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_loop_variable_is_called_each(folder: str) -> None:
-    for path in sources(folder):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and isinstance(node.target, ast.Name):
-                assert node.target.id != "each", f"{path}:{node.target.lineno}: name the thing"
+    assert [place for place, name in words(folder)["variable"] if name == "each"] == [], "name the thing"
 
 
 @pytest.mark.parametrize("folder", ["client", "engine", "kernels", "server"])
@@ -76,7 +82,7 @@ def test_trailing_comments_stand_alone(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", ["client", "engine", "kernels", "server"])
 def test_sentences_name_their_nouns(folder: str) -> None:
-    texts = (*docstrings(folder), *comments(folder))
+    texts = (*words(folder)["docstring"], *comments(folder))
     wrong = [f"{place} {found[0]}" for place, text in texts if (found := CHAINS.search(" ".join(text.split())))]
     assert wrong == []
 
@@ -88,7 +94,5 @@ def test_pages_name_their_nouns(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["client", "engine", "kernels", "server"])
 def test_no_function_or_class_is_named_by_a_participle_alone(folder: str) -> None:
-    for path in sources(folder):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.name.strip("_").lower() not in PARTICIPLES, f"{path}:{node.lineno}: say what kind of thing"
+    wrong = [place for place, name in words(folder)["name"] if name.strip("_").lower() in PARTICIPLES]
+    assert wrong == [], "say what kind of thing"

@@ -77,6 +77,12 @@ def calls(path: Path) -> list[ast.Call]:
     return [node for node in walked(path) if isinstance(node, ast.Call)]
 
 
+@cache
+def named_calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """Calls of a module, and the source of the first argument of each."""
+    return [(ast.unparse(call.args[0]), call) for call in calls(path) if call.args]
+
+
 def classes(paths: list[Path]) -> list[ast.ClassDef]:
     return [node for path in paths for node in walked(path) if isinstance(node, ast.ClassDef)]
 
@@ -101,8 +107,8 @@ def loads(extra: Path) -> list[str]:
     dotted = re.compile(rf"'{extra.name}\.([\w.]+)'")
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path in parts():
-        for call in calls(path):
-            if call.args and (name := dotted.fullmatch(ast.unparse(call.args[0]))):
+        for argument, call in named_calls(path):
+            if name := dotted.fullmatch(argument):
                 reasons = [item.value.value for item in call.keywords if isinstance(item.value, ast.Constant)]
                 names = found[shown(path), str(next(filter(None, reasons), ""))]
                 names += [f"`{name[1]}`"] * (f"`{name[1]}`" not in names)
