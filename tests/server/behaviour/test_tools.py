@@ -111,17 +111,6 @@ async def test_the_arguments_do_not_wait_for_their_end(client, served):
     assert deltas[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}, {}]
 
 
-async def test_the_openai_package_puts_a_stream_together(client, served):
-    served.engine.script = TWO_CALLS
-    async with client.chat.completions.stream(model=MODEL, messages=MESSAGES, tools=TOOLS) as stream:
-        events = [event.type async for event in stream]
-        final = await stream.get_final_completion()
-    assert "tool_calls.function.arguments.done" in events
-    message = final.choices[0].message
-    assert message.tool_calls[0].function.parsed_arguments == {"town": "Rome"}
-    assert message.content == "Let me look."
-
-
 async def test_tools_stand_in_the_prompt_and_results_come_back(client, served):
     served.engine.script = ["Rain."]
     call = {"id": "call_7", "type": "function", "function": {"name": "weather", "arguments": ROME}}
@@ -433,48 +422,6 @@ async def test_special_tokens_are_kept_and_forced_where_they_tell_the_calls(serv
     params = await params_of(served)
     assert not params.skip_special_tokens
     assert "before: TEXT <[212]>" in params.structured_outputs.grammar
-
-
-HARMONY = "{{ messages[0].content }}<|start|>assistant{# <|channel|> <|call|> #}"
-
-
-async def test_harmony_is_found_in_the_template(client, served):
-    served.engine.tokenizer.chat_template = ChatTemplate(HARMONY, special_tokens={})
-    served.engine.script = [
-        *("<|channel|>", "analysis<|message|>", "Hm.", "<|end|>", "<|start|>assistant<|channel|>commentary"),
-        *(" to=functions.weather <|constrain|>json<|message|>", ROME[:5], ROME[5:], "<|call|>"),
-    ]
-    for asked in ({}, {"stream": True}):
-        answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, **asked)
-        if asked:
-            streamed, reason = await joined(answer)
-            assert (streamed["reasoning_content"], streamed["calls"], reason) == (
-                "Hm.",
-                [["weather", ROME]],
-                "tool_calls",
-            )
-            continue
-        message = answer.choices[0].message
-        assert (message.reasoning_content, message.content) == ("Hm.", None)
-        assert message.tool_calls[0].function.arguments == ROME
-        assert answer.usage.completion_tokens_details.reasoning_tokens == 2
-
-
-async def test_harmony_on_responses(client, served):
-    served.engine.tokenizer.chat_template = ChatTemplate(HARMONY, special_tokens={})
-    served.engine.script = [
-        *("<|channel|>", "analysis<|message|>", "Hm.", "<|end|>", "<|start|>assistant<|channel|>commentary<|message|>"),
-        *("I look.", "<|end|>", "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json"),
-        *("<|message|>", ROME[:5], ROME[5:], "<|call|>"),
-    ]
-    asked = {"model": MODEL, "input": "Rome?", "tools": [{"type": "function", **TOOLS[0]["function"]}]}
-    answer = await client.responses.create(**asked, reasoning={"effort": "high"})
-    items = {item.type: item for item in answer.output}
-    assert [*items] == ["reasoning", "message", "function_call"]
-    assert (answer.output_text, items["function_call"].arguments) == ("I look.", ROME)
-    events = [event async for event in await client.responses.create(**asked, stream=True)]
-    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "I look."
-    assert "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta") == ROME
 
 
 @pytest.mark.parametrize("effort", ["low", "high", None])
