@@ -5,21 +5,22 @@ from functools import partial
 from typing import Any
 
 from ..text.stop_strings import overlap
-from .answer_parts import AnswerPart
+from .answer_parts import AnswerPart, TagFilter
 from .call_reader import CallsReader
 from .call_syntax import CallSyntax
 from .harmony_parser import HarmonyParser
 from .reasoning_parser import ReasoningFormat, ReasoningParser
 
 _CUT_LETTERS = 2
+_NO_REASONING = ReasoningFormat(openings=(), closings=())
 
 
 class AnswerParser:
     """Reader of whole answers: reasoning first, then calls among the content. Either part may be missing.
 
     `is_open`: the prompt ends within reasoning. Calls beyond `max_calls` are dropped, and reasoning unless
-    `shows_reasoning`. So is, with `drops_cut`, the beginning of a call or of a tag at the answer's end. `is_forced`: an
-    answer is a call.
+    `shows_reasoning`. So are `content_tags`, and with `drops_cut` the beginning of a call or of a tag at the end.
+    `is_forced`: an answer is a call.
     """
 
     def __init__(
@@ -33,20 +34,18 @@ class AnswerParser:
         shows_reasoning: bool = True,
         is_forced: bool = False,
         drops_cut: bool = False,
+        content_tags: Sequence[str] = (),
     ) -> None:
-        has_channels = (syntax is not None and syntax.arguments == "channels") or (
-            reasoning is not None and bool(reasoning.before_content)
-        )
-        self._calls = None if syntax is None or has_channels else CallsReader(syntax, tools)
-        self._thinking: ReasoningParser | HarmonyParser | None = None
-        self._thinking_tags: Sequence[str] = ()
-        if has_channels:
-            self._thinking = HarmonyParser(reads_calls=syntax is not None)
-        elif reasoning is not None:
-            new_calls = None if syntax is None else partial(CallsReader, syntax, tools)
+        is_open, reasoning = is_open and reasoning is not None, reasoning or _NO_REASONING
+        has_channels = bool(reasoning.before_content) or (syntax is not None and syntax.arguments == "channels")
+        new_calls = None if syntax is None else partial(CallsReader, syntax, tools)
+        self._calls = None if new_calls is None or has_channels else new_calls()
+        self._thinking: ReasoningParser | HarmonyParser = HarmonyParser(reads_calls=syntax is not None)
+        if not has_channels:
             trigger = "" if syntax is None else syntax.trigger
             self._thinking = ReasoningParser(reasoning, is_open=is_open, trigger=trigger, new_calls=new_calls)
-            self._thinking_tags = [*reasoning.openings, *reasoning.closings] if drops_cut else ()
+        self._thinking_tags = [*reasoning.openings, *reasoning.closings] * (drops_cut and not has_channels)
+        self._content = TagFilter(content_tags)
         self._max_calls = max_calls
         self._shows_reasoning = shows_reasoning
         self._is_forced = is_forced
@@ -62,19 +61,19 @@ class AnswerParser:
     @property
     def is_thinking(self) -> bool:
         """True while the answer is within its reasoning."""
-        return self._thinking is not None and self._thinking.is_thinking
+        return self._thinking.is_thinking
 
     def push(self, text: str) -> list[AnswerPart]:
         """Return the parts that are certain now."""
-        return self._after_thinking(
-            [AnswerPart("content", text)] if self._thinking is None else self._thinking.push(text)
-        )
+        return self._content.without(self._after_thinking(self._thinking.push(text)))
 
     def finish(self) -> list[AnswerPart]:
         """Return the held-back parts."""
-        thought = [] if self._thinking is None else self._thinking.finish()
-        parts = self._after_thinking([_without_cut_tag(part, self._thinking_tags) for part in thought])
-        held = "" if self._thinking is None else self._thinking.held
+        return self._content.without(self._last_parts(), is_end=True)
+
+    def _last_parts(self) -> list[AnswerPart]:
+        thought = [_without_cut_tag(part, self._thinking_tags) for part in self._thinking.finish()]
+        parts, held = self._after_thinking(thought), self._thinking.held
         if held and self._calls is not None:  # a call within reasoning that nothing closed, or more of the reasoning
             found = [*self._calls.push(held), *self._without_cut_call(self._calls.finish())]
             is_call = any(part.kind == "call" for part in found)

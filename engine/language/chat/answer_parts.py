@@ -61,6 +61,27 @@ def cut_at_first(text: str, tags: Sequence[str], *, is_end: bool) -> tuple[str, 
     return text[:end], None, text[end:]
 
 
+class TagFilter:
+    """Filter of the tags around content."""
+
+    def __init__(self, tags: Iterable[str]) -> None:
+        self._tags = [tag for tag in tags if tag]
+        self._held = ""  # beginning of a tag, perhaps
+
+    def without(self, parts: Iterable[AnswerPart], *, is_end: bool = False) -> list[AnswerPart]:
+        """Return the parts without tags of content."""
+        result: list[AnswerPart] = []
+        for part in [*parts, *[AnswerPart("reasoning", "")] * is_end]:
+            is_content = part.kind == "content"
+            text, tag = self._held + part.text * is_content, self._tags[0] if self._tags else None
+            while tag is not None:
+                before, tag, text = cut_at_first(text, self._tags, is_end=not is_content)
+                result += [AnswerPart("content", before)] * bool(before)
+            self._held = text if self._tags else ""
+            result += [part] * bool(part.text and not (is_content and self._tags))
+        return result
+
+
 class BufferedReader:
     """Reader that keeps text until its kind is decided, and whitespace until the text after it is known.
 

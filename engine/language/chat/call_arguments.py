@@ -1,31 +1,20 @@
 """Readers of the arguments of one call while their text streams in: JSON, or keys and values that become JSON text."""
 
+import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..text.stop_strings import overlap
-from .call_syntax import CallSyntax, Pattern, skip_space
+from .call_syntax import NAME, CallSyntax, Pattern, skip_space
 from .json_call import ValueReader, decoded
 from .loose_values import ValueScanner, as_json, loose_json, typed_json, types_of
 
+_WORD = re.compile(r"[\w. -]*")
 _STRING = frozenset({"string"})
 
 
-class Arguments(Protocol):
-    """Reader of one call's arguments, from their first character on."""
-
-    is_over: bool  # True if the reader takes no more text
-    is_certain: bool  # True if they are arguments of a call; text that never gets certain is none
-
-    def begins(self, text: str, *, is_end: bool) -> bool | None:
-        """True if arguments begin here; None if more text decides."""
-
-    def read(self, text: str, *, is_end: bool) -> tuple[str, str]:
-        """Return the JSON that is certain now, and the unread text."""
-
-
 class JsonArguments:
-    """Reader of an object in JSON, or of a string of such JSON."""
+    """Reader of an object in JSON, or of a string of such JSON. Text that never gets certain is no call's."""
 
     def __init__(self, *, is_text: bool) -> None:
         self.is_over = False
@@ -72,6 +61,9 @@ class Values:
         self._ends = [word for word in Pattern(syntax.closing + " " + syntax.after).words if len(word) > 1]
         self._next = Pattern(syntax.opening).first or Pattern(syntax.name_open).first
         self._has_quotes = syntax.arguments == "keywords"
+        key, call = f"{syntax.key_open}{NAME}{syntax.value_open}", f"{syntax.opening}{syntax.name_open}{NAME}"
+        ends = (syntax.separator + key, f"{syntax.closing}{syntax.between}{call}", syntax.closing + syntax.after)
+        self._behind = [Pattern(syntax.quote + end) for end in ends]  # a value that stands as it is
 
     def begins(self, text: str, *, is_end: bool) -> bool | None:
         """True if arguments begin here; None if more text decides."""
@@ -87,6 +79,8 @@ class Values:
         json_text = ""
         while not self.is_over:
             step = self._outside if not self._is_inside else self._quoted if self._has_quotes else self._bare
+            if self._is_inside and self._syntax.unescaped and not self._held:
+                step = self._unescaped
             piece, rest = step(text, is_end=is_end)
             json_text += piece
             if rest == text:
@@ -119,17 +113,15 @@ class Values:
         self._types = _STRING if is_string else types_of(self._properties.get(key), self._schema)
         if self._syntax.string_open and self._syntax.string_open != self._syntax.value_open and not is_string:
             self._types = frozenset()
-        self._scanner = ValueScanner(self._stops(), self._syntax.quote) if self._has_quotes else None
+        words = (self._syntax.value_close, separator, closing)
+        stops = "".join(word.strip()[:1] for word in words)
+        self._scanner = ValueScanner(stops, self._syntax.quote) if self._has_quotes else None
         quote = '"' if self._types == _STRING and not self._has_quotes else ""
         return f"{opening}{as_json(key)}: {quote}", text[end:]
 
     def _over(self, rest: str) -> tuple[str, str]:
         self.is_over = self.is_certain = True
         return "}" if self._keys else "{}", rest
-
-    def _stops(self) -> str:
-        words = (self._syntax.value_close, self._syntax.separator, self._syntax.closing)
-        return "".join(word.strip()[:1] for word in words)
 
     def _key(self, text: str, position: int, *, is_end: bool) -> tuple[int | None, str, bool]:
         """Return where the value begins after its key, -1 if there is no key, None if more text decides.
@@ -140,9 +132,13 @@ class Values:
         if start is None or start < 0:
             return start, "", False
         found = [at for pattern in self._openings if (at := text.find(pattern.first, start)) >= 0]
-        key = text[start : min(found)] if found else text[start:]
+        key = (
+            text[start : min(found)]
+            if found
+            else text[start : len(text) - max(overlap(text, pattern.first) for pattern in self._openings)]
+        )
         is_markup = any(word in key for word in (self._key_open.first, self._value_close.first) if word)
-        if len(key) > 256 or "\n" in key.strip() or is_markup or (self._has_quotes and not self._is_word(key)):
+        if len(key) > 256 or "\n" in key.strip() or is_markup or (self._has_quotes and not _WORD.fullmatch(key)):
             return -1, "", False
         ends = [pattern.match(text, start + len(key), is_end=is_end)[0] for pattern in self._openings]
         for number, end in enumerate(ends):
@@ -150,10 +146,6 @@ class Values:
                 is_string = number == 0 and len(set(ends)) == len(ends) == 2
                 return end, key.strip().strip("\"'"), is_string
         return (-1 if is_end else None) if not found or None in ends else -1, "", False
-
-    @staticmethod
-    def _is_word(key: str) -> bool:
-        return all(char.isalnum() or char in "_-. " for char in key)
 
     def _starts(self, text: str, position: int, words: list[str], *, is_end: bool) -> bool | None:
         """True if one of the words stands here, after white space; None if more text decides."""
@@ -173,7 +165,7 @@ class Values:
         words = [word for word in (self._value_close.first, self._key_open.first, *self._ends) if word]
         places = [(at, word) for word in words if (at := text.find(word)) >= 0]
         if not places:
-            length = len(text) - max(overlap(text, word) for word in words)
+            length = len(text) - max((overlap(text, word) for word in words), default=0)
             length -= text[:length].endswith("\n")
             return self._value_json(text[:length]), text[length:]
         place = min(places)[0]
@@ -261,6 +253,22 @@ class Values:
     def _may_be(self, key: str) -> bool:
         return key not in self._keys and (key in self._properties or not self._properties)
 
+    def _unescaped(self, text: str, *, is_end: bool) -> tuple[str, str]:
+        """Read a value up to the first quote with the next key, the next call or the end of the call behind it."""
+        quote, value = self._syntax.quote, text.lstrip()
+        if not value.startswith(quote):
+            return ("", text) if quote.startswith(value) and not is_end else self._quoted(text, is_end=is_end)
+        place = value.find(quote, len(quote))
+        while place >= 0:
+            ends = [pattern.match(value, place, is_end=is_end)[0] for pattern in self._behind]
+            if any(end is not None and end >= 0 for end in ends):
+                self._is_inside, self.is_certain = False, True
+                inner, rest = value[len(quote) : place], value[place + len(quote) :]
+                json_text = typed_json(inner, self._types) if self._syntax.unescaped == "all" else as_json(inner)
+                return json_text, rest
+            place = -1 if None in ends else value.find(quote, place + 1)
+        return "", text
+
     def _quoted(self, text: str, *, is_end: bool) -> tuple[str, str]:
         assert self._scanner is not None
         taken = self._scanner.take(text, is_end=is_end)
@@ -277,3 +285,6 @@ class Values:
             return "", rest
         self.is_certain = True
         return as_json(value) if literal is None else literal, rest[end:] if end is not None and end > 0 else rest
+
+
+Arguments = JsonArguments | Values

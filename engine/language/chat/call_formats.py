@@ -74,9 +74,7 @@ _LLAMA4 = replace(_PYTHONIC, others=(replace(_PYTHONIC, before="<|python_start|>
 _FENCED = replace(_OBJECT, opening="```json\n", closing="\n```", between="\n", is_exact=True)
 CALL_FORMATS = {
     "openai": CallSyntax(
-        arguments="channels",
-        name_open=f"{CHANNEL}commentary to=functions.",
-        middle=f" {CONSTRAIN}json{MESSAGE}",
+        arguments="channels", name_open=f"{CHANNEL}commentary to=functions.", middle=f" {CONSTRAIN}json{MESSAGE}"
     ),
     "qwen3_coder": _QWEN3_CODER,
     "qwen3_xml": _QWEN3_CODER,

@@ -108,7 +108,9 @@ class CallsReader(BufferedReader):
             self._call = CallReader(self._num_calls, names=names, keys=keys)
             self._state = "object"
         else:
-            arguments = self._new_arguments(name, syntax)
+            arguments: Arguments = JsonArguments(is_text=syntax.is_text)
+            if syntax.arguments != "json":
+                arguments = Values(syntax, schema_of(self._tools, name), is_strict=bool(self._bare))
             begins = arguments.begins(rest, is_end=is_end)
             if not begins:
                 return begins
@@ -121,15 +123,10 @@ class CallsReader(BufferedReader):
         self._text = rest
         return True
 
-    def _new_arguments(self, name: str, syntax: CallSyntax) -> Arguments:
-        if syntax.arguments == "json":
-            return JsonArguments(is_text=syntax.is_text)
-        return Values(syntax, schema_of(self._tools, name), is_strict=bool(self._bare))
-
     def _in_object(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         new = self._call.push(self._text)
-        self.raw += self._text[: len(self._text) - len(self._call.rest)]
-        self._text = self._call.rest
+        self.raw += self._text[: len(self._text) - len(self._call.object.rest)]
+        self._text = self._call.object.rest
         if self._syntax.is_exact:
             self._held += new
             return self._call.is_over and self._if_exact(parts, is_end=is_end)
@@ -155,7 +152,6 @@ class CallsReader(BufferedReader):
         if is_call:
             self._drop_space()
             parts += self._held
-        self._held = []
         return self._ended(parts, is_call=is_call)
 
     def _in_arguments(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
@@ -170,12 +166,11 @@ class CallsReader(BufferedReader):
             self._held = []
         if not self._arguments.is_over:
             return False
-        is_call = not self._held
-        self._held = []
-        return self._ended(parts, is_call=is_call)
+        return self._ended(parts, is_call=not self._held)
 
     def _ended(self, parts: list[AnswerPart], *, is_call: bool) -> bool:
         """Go on after a call, or text that was none."""
+        self._held = []
         if is_call:
             self._num_calls += 1
             self._state = "after"
@@ -196,12 +191,10 @@ class CallsReader(BufferedReader):
         whole, self._text = self._text, text
         later = [(pattern, self._syntax) for pattern in patterns]
         begun = self._begin(later, parts, is_end=is_end) if text.strip() or is_end else None
-        if begun is None:
-            self._text = whole
-            return False
         if begun:
             return True
-        text = self._without(text, Pattern(f"{self._syntax.after} {self._syntax.trailer}").words, is_end=is_end)
+        ends = Pattern(f"{self._syntax.after} {self._syntax.trailer}").words
+        text = None if begun is None else self._without(text, ends, is_end=is_end)
         if text is None:
             self._text = whole
             return False
@@ -214,10 +207,9 @@ class CallsReader(BufferedReader):
         """Return the text after these words, any of which may be missing or cut; None if more text decides."""
         for word in words:
             stripped = text.lstrip()
-            if stripped.startswith(word):
-                text = stripped[len(word) :]
-            elif word.startswith(stripped) and not is_end:
+            is_cut = word.startswith(stripped) and word != stripped
+            if is_cut and not is_end:
                 return None
-            elif word.startswith(stripped):
-                text = ""
+            if is_cut or stripped.startswith(word):
+                text = stripped[len(word) :]
         return text

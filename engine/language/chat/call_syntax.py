@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-NUMBER, ID, _NAME = "\x01", "\x02", "\x03"  # places of a call's number, its id and its name in the texts
-_PLACES = {NUMBER: re.compile(r"\d+"), ID: re.compile(r"[\w-]+"), _NAME: re.compile(r"[A-Za-z0-9_.-]+")}
-TAG = re.compile(rf"<[^<>\s{NUMBER}{ID}{_NAME}]+>|\[/?[A-Z_]+\]")
-_WORDS = re.compile(rf"{TAG.pattern}|[{NUMBER}{ID}{_NAME}]|\](?=\S)|(?:(?!{TAG.pattern})[^\s{NUMBER}{ID}{_NAME}])+")
+NUMBER, ID, NAME = "\x01", "\x02", "\x03"  # places of a call's number, its id and a name in the texts
+_PLACES = {NUMBER: re.compile(r"\d+"), ID: re.compile(r"[\w-]+"), NAME: re.compile(r"[A-Za-z0-9_.-]+")}
+TAG = re.compile(rf"<[^<>\s{NUMBER}{ID}{NAME}]+>|\[/?[A-Z_]+\]")
+_WORDS = re.compile(rf"{TAG.pattern}|[{NUMBER}{ID}{NAME}]|\](?=\S)|(?:(?!{TAG.pattern})[^\s{NUMBER}{ID}{NAME}])+")
 _TAGS = re.compile(rf"{TAG.pattern}|<[^<>\s]+(?=\s|\Z)")
 _SPACE = re.compile(r"\s*")
 _MIN_TAG_CHARS = 4  # shorter texts, and JSON, begin no call by themselves
@@ -43,11 +43,13 @@ class CallSyntax:
     value_close: str = ""
     separator: str = ""
     quote: str = ""
+    unescaped: Literal["", "strings", "all"] = ""  # values within quotes that stand as they are, "all": numbers, too
     others: "tuple[CallSyntax, ...]" = ()  # syntaxes that are read, too, and never asked for
 
     def around(self, name: str) -> tuple[str, str]:
         """Return the texts before and after the arguments of a function's call."""
-        return f"{self.opening}{self.name_open}{name}{self.middle}", f"{self.arguments_close}{self.closing}"
+        opening = f"{self.opening}{self.name_open}{name}{self.middle}".replace(NAME, name)
+        return opening, f"{self.arguments_close}{self.closing}"
 
     @property
     def special_texts(self) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ class Pattern:
                     return None, ""
                 if found is None:
                     return -1, ""
-                name = found[0] if word == _NAME else name
+                name = found[0] if word == NAME else name
             else:
                 end = position + len(word)
                 if not text.startswith(word, position):
@@ -117,7 +119,7 @@ def is_tag(word: str) -> bool:
 def heads(syntax: CallSyntax) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
     """Return the patterns of the text before arguments, or a call's object: of the first call, and of later ones."""
     middles = [syntax.middle, re.sub(rf"\[[A-Z_]+\]{ID}", "", syntax.middle)]  # models leave out ids
-    ends = [""] if syntax.name_key else [f"{syntax.name_open}{_NAME}{middle}" for middle in dict.fromkeys(middles)]
+    ends = [""] if syntax.name_key else [f"{syntax.name_open}{NAME}{middle}" for middle in dict.fromkeys(middles)]
     starts = dict.fromkeys([syntax.before + syntax.opening, syntax.opening])
     first = [start + end for start in starts for end in ends]
     if syntax.name_key and syntax.before.endswith("["):

@@ -10,17 +10,17 @@ from .answer_parser import AnswerParser
 from .answer_parts import joined
 from .call_formats import CALL_FORMATS, declared_format
 from .call_syntax import CallSyntax
-from .form_trials import TOOLS, USER, Call, CallTrials, thoughts_of
+from .form_trials import TOOLS, USER, Call, CallTrials, content_tags, thoughts_of
 from .reasoning_parser import ReasoningFormat
 from .template import ChatTemplate
 
 Tools = Sequence[Mapping[str, Any]]
-_NESTED = {"list": [1, None, True, 'it\'s "so"'], "of": {"the": "<tag> é"}}
+_NESTED = {"list": [1, None, True, 'it\'s "so"'], "of": {"the": "<tag> {é"}}
 READ_BACK: Sequence[tuple[str, dict[str, Any]]] = (
     ("mark_call_a", {"mark_key_a": 'say "so",\n\'it\' \\ is {"x": [1]} </tool_call> é'}),
     ("mark_call_a", {}),
     ("mark_call_a", {"mark_key_a": "", "mark_key_b": -1.5}),
-    ("mark_call_a", {"mark_key_a": True, "mark_key_b": _NESTED}),
+    ("mark_name", {"mark_key_a": True, "mark_key_b": _NESTED}),
 )
 
 
@@ -40,13 +40,13 @@ class ChatForm:
     calls: CallSyntax | None = None
     reasoning: ReasoningFormat | None = None
     begins_open: bool = False  # the template's prompt ends within reasoning
+    content_tags: tuple[str, str] = ("", "")  # before and after content
     _trials: CallTrials | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def derive(cls, template: str, bos_token: str = "", eos_token: str = "") -> "ChatForm":
         """Ask a template. Raises ConfigError with the reason if it renders nothing, or calls that cannot be read."""
-        tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        return cls.of(ChatTemplate(template, special_tokens=tokens))
+        return cls.of(ChatTemplate(template, special_tokens={"bos_token": bos_token, "eos_token": eos_token}))
 
     @classmethod
     def of(cls, template: ChatTemplate) -> "ChatForm":
@@ -55,15 +55,14 @@ class ChatForm:
             prompt = template.render([{"role": "user", "content": "MarkUser"}])
             reasoning = thoughts_of(template.render, template.source)
             begins_open = reasoning is not None and reasoning.ends_open(prompt)
+            tags = content_tags(template.render, reasoning)
             if not template.shapes.shows_calls:
-                return cls(None, reasoning, begins_open)
+                return cls(None, reasoning, begins_open, tags)
             trials = CallTrials(template.render, is_parallel=not template.shapes.has_one_call, thoughts=reasoning)
-            form = cls(trials.syntax(), reasoning, begins_open, trials)
+            form = cls(trials.syntax(), reasoning, begins_open, tags, trials)
             form._check()
-        except InvalidRequestError as exc:
+        except Exception as exc:  # a template may write anything
             raise ConfigError(f"the form of calls cannot be derived from the chat template: {exc}") from exc
-        except ConfigError as exc:
-            raise ConfigError(f"the form of calls cannot be derived from the chat template: {exc}") from None
         return form
 
     @property
@@ -100,10 +99,7 @@ class ChatForm:
     def _check(self) -> None:
         """Raise ConfigError unless calls of all kinds are read back as the template writes them."""
         assert self.calls is not None
-        trials = [[call] for call in READ_BACK]
-        if self.has_parallel_calls:
-            trials.append(list(READ_BACK[2:]))
-        for calls in trials:
+        for calls in [*([call] for call in READ_BACK), *[list(READ_BACK[2:])] * self.has_parallel_calls]:
             text = self.render_calls(calls)
             if self.read(text).calls != calls:
                 raise ConfigError(f"calls are not read back as they were: {text[:200]!r}")
@@ -113,20 +109,21 @@ def form_facts(template: ChatTemplate) -> dict[str, Any]:
     """Return what a template says of its answers, as JSON values.
 
     calls: the fields of a CallSyntax, or the name of the one that reads them; reasoning: the fields of a
-    ReasoningFormat; hidden: what the template does not print, "tools", "calls" or both; error: the reason if no calls
-    can be derived.
+    ReasoningFormat; content_tags: texts around content; hidden: what the template does not print, "tools", "calls" or
+    both; error: the reason if no calls can be derived, nor found declared.
     """
-    facts: dict[str, Any] = {"calls": None}
+    shapes = template.shapes
+    facts: dict[str, Any] = {"hidden": ["tools"] * (not shapes.shows_tools) + ["calls"] * (not shapes.shows_calls)}
     try:
         form = ChatForm.of(template)
-        facts["calls"] = _calls(template, form)
-        reasoning = form.reasoning
-    except (ConfigError, InvalidRequestError) as exc:
-        facts["error"] = str(exc)
+    except ConfigError as exc:
         reasoning = thoughts_of(template.render, template.source)
-    shapes = template.shapes
-    facts["hidden"] = ["tools"] * (not shapes.shows_tools) + ["calls"] * (not shapes.shows_calls)
-    return facts | {"reasoning": None if reasoning is None else asdict(reasoning)}
+        form, facts["error"] = ChatForm(None, reasoning), str(exc)
+    facts["calls"] = _calls(template, form)
+    if facts["calls"] is not None:
+        facts.pop("error", None)
+    facts["content_tags"] = [tag for tag in form.content_tags if tag]
+    return facts | {"reasoning": None if form.reasoning is None else asdict(form.reasoning)}
 
 
 def _calls(template: ChatTemplate, form: ChatForm) -> dict[str, Any] | str | None:
@@ -151,7 +148,9 @@ class FormReader:
     """Incremental reader of one answer."""
 
     def __init__(self, form: ChatForm, tools: Tools) -> None:
-        self._parser = AnswerParser(form.calls, form.reasoning, tools, is_open=form.begins_open)
+        self._parser = AnswerParser(
+            form.calls, form.reasoning, tools, is_open=form.begins_open, content_tags=form.content_tags
+        )
         self.parts: list[Any] = []
 
     def feed(self, piece: str) -> None:
@@ -160,20 +159,13 @@ class FormReader:
 
     def end(self) -> Answer:
         """Return the whole answer. A call that was cut is content."""
-        self.parts += self._parser.finish()
-        texts = {"content": "", "reasoning": ""}
-        calls: dict[int, tuple[str, str]] = {}
-        for part in joined(self.parts):
-            if part.kind == "call":
-                calls[part.number] = (part.text, "")
-            elif part.kind == "arguments":
-                calls[part.number] = (calls[part.number][0], part.text)
-            else:
-                texts[part.kind] += part.text
-        whole: list[tuple[str, dict[str, Any]]] = []
-        for name, arguments in calls.values():
+        parts = joined([*self.parts, *self._parser.finish()])
+        content, thoughts = ("".join(p.text for p in parts if p.kind == kind) for kind in ("content", "reasoning"))
+        arguments = {part.number: part.text for part in parts if part.kind == "arguments"}
+        calls: list[tuple[str, dict[str, Any]]] = []
+        for part in (part for part in parts if part.kind == "call"):
             try:
-                whole.append((name, json.loads(arguments or "{}")))
+                calls.append((part.text, json.loads(arguments.get(part.number) or "{}")))
             except ValueError:
-                texts["content"] += self._parser.raw_call or arguments
-        return Answer(texts["content"], texts["reasoning"], whole)
+                content += self._parser.raw_call or arguments[part.number]
+        return Answer(content, thoughts, calls)

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ...errors import ConfigError, InvalidRequestError
 from .call_formats import CALL_FORMATS
-from .call_syntax import ID, NUMBER, TAG, CallSyntax
+from .call_syntax import ID, NAME, NUMBER, TAG, CallSyntax
 from .harmony_parser import CHANNEL, MESSAGE
 from .reasoning_parser import REASONING_FORMATS, ReasoningFormat
 
@@ -21,23 +21,23 @@ _CALLS: Sequence[Call] = (
     ("mark_call_a", dict(zip(_KEYS, _VALUES, strict=True))),
     ("mark_call_b", {"mark_key_c": "mark_value_c"}),
 )
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": "Does it.",
-            "parameters": {
-                "type": "object",
-                "properties": {key: {"type": "string", "description": "Text"} for key in arguments},
-                "required": [],
-            },
-        },
-    }
-    for name, arguments in _CALLS
-]
+
+
+def _tool(name: str, keys: Iterable[str]) -> dict[str, Any]:
+    properties = {key: {"type": "string", "description": "Text"} for key in keys}
+    parameters = {"type": "object", "properties": properties, "required": []}
+    return {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": parameters}}
+
+
+def _entry(call: Call, call_id: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": call[0], "arguments": dict(call[1])}}
+
+
+TOOLS = [_tool(*call) for call in _CALLS]
+_UNESCAPED = "x'y\"z"
 _IDS = ("aB3dE6gH9", "bC4eF7hI0")
 _CLOSINGS = re.compile(r"</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>")
+_OPENED = re.compile(r"(<[\w:]*think[\w:]*>|\[THINK\])\s*$")
 _THINKING_NAMES = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 _VARIABLES: Sequence[Mapping[str, Any]] = ({}, {"enable_thinking": True, "thinking": True}, {"enable_thinking": False})
 
@@ -49,6 +49,7 @@ class CallTrials:
         self._ask = ask
         self._is_parallel = is_parallel
         self._thoughts = thoughts
+        self._head = _head(ask)
 
     def _plain(self, tools: Any) -> tuple[str, str]:
         """Return the texts before and after an answer of text alone."""
@@ -61,13 +62,10 @@ class CallTrials:
         tools = TOOLS if tools is None else tools
         header, footer = self._plain(tools)
         ids = [*ids, *(f"call_{number:024}" for number in range(len(ids), len(calls)))]
-        entries = [
-            {"id": call_id, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
-            for (name, arguments), call_id in zip(calls, ids, strict=True)
-        ]
-        message = {"role": "assistant", "tool_calls": entries}
+        message = {"role": "assistant", "tool_calls": list(map(_entry, calls, ids))}
         text = self._ask([USER, message], tools=tools, add_generation_prompt=False)
-        text = text[len(_common_start(text, header)) :]
+        _, found, answer = _behind_user(text).partition(self._head or "\0")
+        text = answer if found else text[len(_common_start(text, header)) :]
         text = text[: len(text) - len(_common_end(text, footer))].strip()
         return text if self._thoughts is None else self._thoughts.without_empty(text)
 
@@ -87,7 +85,9 @@ class CallTrials:
         if end_tag is not None:
             tails[-1], _, more = tails[-1].partition(end_tag[0])
             trailer = " ".join([end_tag[0], *TAG.findall(more)])
-        heads = [text[: places[0].start], *tails[:-1]]
+        names = [name for name, _ in calls]
+        tails = [*(tail.replace(name, NAME) for tail, name in zip(tails, names[1:], strict=False)), tails[-1]]
+        heads = [text[: places[0].start].replace(names[0], NAME), *tails[:-1]]
         middles = [text[place.end : place.begin] for place in places]
         heads, middles, tails = _numbered(heads, middles, tails)
         if len(set(middles)) > 1:
@@ -100,11 +100,8 @@ class CallTrials:
             opening = _common_end(*heads)
             inner = tails[0][: len(tails[0]) - len(opening)]
             closing = _common_start(inner, tails[1])
-            around: dict[str, Any] = {
-                "before": heads[0][: len(heads[0]) - len(opening)],
-                "between": inner[len(closing) :],
-            }
-            around |= {"opening": opening, "closing": closing, "after": tails[1][len(closing) :]}
+            around: dict[str, Any] = {"opening": opening, "closing": closing, "after": tails[1][len(closing) :]}
+            around |= {"before": heads[0][: len(heads[0]) - len(opening)], "between": inner[len(closing) :]}
         else:
             around = {"opening": heads[0], "closing": tails[0]}
         return _with_object(CallSyntax(**fields, **around, trailer=trailer), text, places[0], calls[0])
@@ -123,17 +120,20 @@ class CallTrials:
         key_end = number.index(_KEYS[0]) + len(_KEYS[0])
         value_open = number[key_end : number.index("7", key_end)]
         quote = string_open.removeprefix(value_open) if string_open.startswith(value_open) else ""
+        fields = {"key_open": key_open, "middle": before[: len(before) - len(key_open)], "unescaped": ""}
+        if value_close and value_open.endswith(value_close):
+            quote, fields["unescaped"] = value_close, "all"
+            value_open = value_open.removesuffix(quote)
+        elif len(quote) == 1 and _UNESCAPED in self.answer_text([("mark_call_a", {_KEYS[0]: _UNESCAPED})]):
+            fields["unescaped"] = "strings"
         if not value_close.startswith(quote):
             raise ConfigError(f"a string begins with {quote!r} and does not end with it")
-        fields = {"value_open": value_open, "quote": quote, "string_open": "" if quote else string_open}
-        fields |= {"key_open": key_open, "value_close": value_close.removeprefix(quote), "middle": before}
-        fields["middle"] = before[: len(before) - len(key_open)]
-        fields["separator"] = join[len(value_close) :]
+        fields |= {"value_open": value_open, "quote": quote, "string_open": "" if quote else string_open}
+        fields |= {"separator": join[len(value_close) :], "value_close": value_close.removeprefix(quote)}
         return {"arguments": "keywords" if quote else "tags", **fields}, tails
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Place(NamedTuple):
     """A call in the text: its name is text[start:end], its arguments text[begin:finish]."""
 
     start: int
@@ -141,7 +141,7 @@ class _Place:
     begin: int
     finish: int
     is_json: bool
-    is_text: bool = False
+    is_text: bool
 
 
 def _places(text: str, calls: Sequence[Call]) -> list[_Place]:
@@ -151,16 +151,16 @@ def _places(text: str, calls: Sequence[Call]) -> list[_Place]:
         start = text.find(name, position)
         if start < 0:
             raise ConfigError("the template does not show the names of calls in their order")
+        key = text.find(next(iter(arguments)), start)
+        start = max(text.rfind(name, start, key), start)  # the last of several times
         end = start + len(name)
         begin, finish, is_text = _json_place(text, end, arguments)
-        if begin < 0:
-            last = max(text.find(value, end) + len(value) for value in arguments.values())
+        if is_keyed := begin < 0:
             if any(text.find(mark, end) < 0 for pair in arguments.items() for mark in pair):
                 raise ConfigError("the template does not show a call's arguments after its name")
-            places.append(_Place(start=start, end=end, begin=end, finish=last, is_json=False))
-        else:
-            places.append(_Place(start=start, end=end, begin=begin, finish=finish, is_json=True, is_text=is_text))
-        position = places[-1].finish
+            begin, finish = end, max(text.find(value, end) + len(value) for value in arguments.values())
+        places.append(_Place(start, end, begin, finish, is_json=not is_keyed, is_text=is_text))
+        position = finish
     return places
 
 
@@ -206,13 +206,33 @@ def _with_object(syntax: CallSyntax, text: str, place: _Place, call: Call) -> Ca
     if not keys or not other or not syntax.closing.startswith(inner):
         return syntax
     names = {"name_key": keys[0], "arguments_key": other[0], "name_open": syntax.opening[brace:]}
-    return replace(
-        syntax,
-        opening=syntax.opening[:brace],
-        arguments_close=inner,
-        closing=syntax.closing[len(inner) :],
-        **names,
+    names |= {"opening": syntax.opening[:brace], "arguments_close": inner, "closing": syntax.closing[len(inner) :]}
+    return replace(syntax, **names)
+
+
+def _behind_user(text: str) -> str:
+    return text.rpartition(USER["content"])[2]
+
+
+def _head(ask: Ask, **options: Any) -> str:
+    """Return what a prompt has for the beginning of an answer."""
+    without, prompt = (
+        _behind_user(ask([USER], add_generation_prompt=is_asked, **options)) for is_asked in (False, True)
     )
+    return prompt[len(_common_start(prompt, without)) :].strip()
+
+
+def content_tags(ask: Ask, thoughts: ReasoningFormat | None) -> tuple[str, str]:
+    """Return the texts before and after content that an answer has itself: no prompt ends with the first one."""
+    text, prompt = _text(ask, {"role": "assistant", "content": _TEXT}, {}), _behind_user(_text(ask, None, {})).rstrip()
+    before, _, after = _behind_user(text).partition(_TEXT)
+    opening = before[len(_common_start(before, prompt)) :].strip()
+    for tag in () if thoughts is None else thoughts.closings:
+        opening = opening.rpartition(tag)[2].strip()
+    closing = (TAG.match(after.strip()) or [""])[0]
+    pair = closing.replace("END", "START").replace("/", "")
+    is_paired = pair != closing and (prompt + before).endswith(pair)
+    return "" if prompt.endswith(opening) else opening, closing if is_paired else ""
 
 
 def _common_prefix(text: str, other: str) -> str:
@@ -242,7 +262,7 @@ def _common_end(text: str, other: str) -> str:
 
 def thoughts_of(ask: Ask, source: str) -> ReasoningFormat | None:
     """Find out what opens and closes reasoning, None if the template shows none."""
-    prompts = [_prompt(ask, variables) for variables in _VARIABLES]
+    prompts = [_text(ask, None, variables) for variables in _VARIABLES]
     for variables in _VARIABLES:
         for has_calls in (False, True):
             found = _shown_thoughts(ask, variables, has_calls=has_calls)
@@ -254,20 +274,26 @@ def thoughts_of(ask: Ask, source: str) -> ReasoningFormat | None:
         is_asked = any(prompt.rstrip().endswith((opening, closing)) for prompt in prompts)
         if is_asked or (_TEXT in cut and _THOUGHT not in cut):
             return ReasoningFormat(openings=(opening,), closings=(closing,), is_open=opening not in source)
+    opened = _OPENED.search(prompts[0])
+    if opened is not None:  # the prompt alone shows it
+        return ReasoningFormat(openings=(opened[1],), closings=(opened[1][0] + "/" + opened[1][1:],))
     granite = REASONING_FORMATS["granite"]
     return granite if any(tag in source for tag in granite.openings) else None
 
 
 def _shown_thoughts(ask: Ask, variables: Mapping[str, Any], *, has_calls: bool) -> ReasoningFormat | None:
-    name, arguments = _CALLS[1]
-    call = {"id": _IDS[0], "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
     message = {"role": "assistant", **dict.fromkeys(_THINKING_NAMES, _THOUGHT)}
-    text = _text(ask, {**message, **({"tool_calls": [call]} if has_calls else {"content": _TEXT})}, variables)
+    text = _text(
+        ask,
+        {**message, **({"tool_calls": [_entry(_CALLS[1], _IDS[0])]} if has_calls else {"content": _TEXT})},
+        variables,
+    )
     before, found, after = text.partition(_THOUGHT)
     if not found:
         return None
     plain = _text(ask, {"role": "assistant", "content": _TEXT}, variables)
-    headers = (_prompt(ask, variables), plain.partition(_TEXT)[0])
+    before = _behind_user(before)
+    headers = (_behind_user(_text(ask, None, variables)), _behind_user(plain).partition(_TEXT)[0])
     own = [before[len(_common_start(before, header)) :].strip() for header in headers]
     opening = max(own, key=len)
     if CHANNEL in opening and MESSAGE in opening:
@@ -277,18 +303,14 @@ def _shown_thoughts(ask: Ask, variables: Mapping[str, Any], *, has_calls: bool) 
     closing = TAG.match(after.strip())
     if closing is None:
         return None
-    return ReasoningFormat(openings=(opening,), closings=(closing[0],))
+    again = closing[0] + _head(ask, variables=variables)  # the rest of the answer is a message of its own
+    return ReasoningFormat(openings=(opening,), closings=(again if again in after else closing[0],))
 
 
-def _text(ask: Ask, message: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
+def _text(ask: Ask, message: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> str:
+    """Return an answer in its conversation, or the prompt; "" if the template refuses it."""
     try:
-        return ask([USER, message], add_generation_prompt=False, variables=variables)
-    except InvalidRequestError:
-        return ""
-
-
-def _prompt(ask: Ask, variables: Mapping[str, Any]) -> str:
-    try:
-        return ask([USER], add_generation_prompt=True, variables=variables)
+        messages = [USER] if message is None else [USER, message]
+        return ask(messages, add_generation_prompt=message is None, variables=variables)
     except InvalidRequestError:
         return ""

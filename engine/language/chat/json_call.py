@@ -138,7 +138,7 @@ class CallReader:
         self._names = names
         self._name_key = keys[0]
         self._arguments_keys = (*ARGUMENTS, keys[1])
-        self._object = _ObjectReader()
+        self.object = _ObjectReader()
         self._name: str | None = None
         self._raw_name = ""
         self._key = ""  # name of this call's arguments, one of ARGUMENTS
@@ -151,21 +151,16 @@ class CallReader:
     @property
     def is_over(self) -> bool:
         """True if the reader takes no more text."""
-        return self._is_no_call or self._object.is_over
-
-    @property
-    def rest(self) -> str:
-        """Text after the object."""
-        return self._object.rest
+        return self._is_no_call or self.object.is_over
 
     def push(self, text: str) -> list[AnswerPart]:
         """Return the parts that are certain now."""
         parts: list[AnswerPart] = []
-        for entry in self._object.push(text):
+        for entry in self.object.push(text):
             parts += self._of(entry)
             if self._is_no_call:
                 break
-        if self._object.state == "done" and self._name is not None and not self._key:
+        if self.object.state == "done" and self._name is not None and not self._key:
             self._key, self._arguments = ARGUMENTS[0], "{}"
             parts += self._certain()
         return parts
@@ -206,7 +201,8 @@ class CallReader:
                     self._is_no_call = not self.is_call
                     return []
                 self._is_whole = False
-                self._arguments = _unwrapped(self._arguments)
+                # The JSON inside a string, {} for null, else the model's text.
+                self._arguments = raw if (raw := self._arguments).startswith("[") else decoded(raw) or "{}"
         return self._certain()
 
     def _certain(self) -> list[AnswerPart]:
@@ -217,8 +213,3 @@ class CallReader:
         self.is_call = True
         text, self._arguments = self._arguments, ""
         return [*call, AnswerPart("arguments", text, self._number)]
-
-
-def _unwrapped(raw: str) -> str:
-    """Return arguments that are no object as JSON: the JSON inside a string, {} for null, else the model's text."""
-    return raw if raw.startswith("[") else decoded(raw) or "{}"

@@ -132,30 +132,30 @@ class ReasoningParser(BufferedReader):
         if tag is None:
             return parts
         if tag == self._trigger:
-            self._call = None if self._new_calls is None else self._new_calls()
+            assert self._new_calls is not None
+            self._call = self._new_calls()
             return [*parts, *self._behind_call(tag + self._text, is_end=is_end)]
         self.is_thinking, self._skips_space = False, True
         return parts
 
     def _behind_call(self, text: str, *, is_end: bool) -> list[AnswerPart]:
         """Hold text from a call on. A closing tag counts where no call is open, or if none of the calls ends."""
+        assert self._call is not None
         while True:
             before, tag, self._text = cut_at_first(text, self._closings, is_end=is_end)
             self.held += before
-            if self._call is not None:
-                self._call.push(before)
+            self._call.push(before)
             if tag is None:
                 break
-            if self._call is None or not self._call.is_inside:
+            if not self._call.is_inside:
                 return self._closed(self.held)
             text = self._text
             self.held += tag
             self._call.push(tag)
-        if is_end and self._call is not None:
+        if is_end:
             self._call.finish()
-        if is_end and self._call is not None and self._call.is_inside:
             before, tag, rest = cut_at_first(self.held, self._closings, is_end=True)
-            if tag is not None:
+            if self._call.is_inside and tag is not None:
                 self._text = rest
                 return self._closed(before)
         return []

@@ -32,6 +32,7 @@ class Shapes:
 
     content: Content = "absent"
     has_short_ids: bool = False
+    has_parts: bool = False  # a content is a list of parts
     has_tool_list: bool = False  # a conversation without tools has an empty list
     has_whole_tools: bool = False  # each tool has a description and parameters
     has_named_results: bool = False
@@ -47,7 +48,9 @@ class Shapes:
         """Try out a template. `render` raises InvalidRequestError for a conversation that the template refuses."""
         shapes = cls()
         for trial in _TRIALS:
-            shapes = next((s for s in trial.choices(shapes) if trial.works(s, render)), trial.fallback(shapes))
+            fields: dict[str, Any] = dict.fromkeys(trial.fallback, False)
+            last = replace(shapes, **fields)
+            shapes = next((s for s in trial.choices(shapes) if trial.works(s, render)), last)
         return shapes
 
     def fit(
@@ -62,6 +65,8 @@ class Shapes:
             turns, tools = with_system(turns, introduction(tools, example)), None
         turns = self._with_systems(turns)
         turns = self._with_calls(turns) if self.shows_calls else calls_as_text(turns)
+        for turn in (turn for turn in turns if self.has_parts and isinstance(turn.get("content"), str)):
+            turn["content"] = [{"type": "text", "text": turn["content"]}]
         shown = [self._tool(tool) for tool in tools or ()]
         return turns, shown if shown or self.has_tool_list else None
 
@@ -178,7 +183,7 @@ def _short_id(call_id: str) -> str:
     return hashlib.sha256(call_id.encode()).hexdigest()[:_SHORT_ID_CHARS]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Trial:
     """Conversation whose marks must be in the prompt, the repairs to try one after the other, and the last resort."""
 
@@ -186,7 +191,7 @@ class _Trial:
     marks: Sequence[str]
     choices: Callable[[Shapes], Iterable[Shapes]]
     tools: Tools | None = None
-    fallback: Callable[[Shapes], Shapes] = lambda shapes: shapes
+    fallback: Sequence[str] = ()  # fields that get false
 
     def works(self, shapes: Shapes, render: Render) -> bool:
         """True if the template shows all marks."""
@@ -203,16 +208,10 @@ def _either(**fields: Any) -> Callable[[Shapes], Iterable[Shapes]]:
 
 
 def _call_shapes(shapes: Shapes) -> Iterable[Shapes]:
-    flags = product((False, True), repeat=3)
-    contents: tuple[Content, ...] = ("absent", "empty", "null")
-    for (has_text_or_calls, has_named_results, has_short_ids), content in product(flags, contents):
-        yield replace(
-            shapes,
-            content=content,
-            has_text_or_calls=has_text_or_calls,
-            has_named_results=has_named_results,
-            has_short_ids=has_short_ids,
-        )
+    names = ("has_text_or_calls", "has_named_results", "has_short_ids", "content")
+    for values in product(*[(False, True)] * 3, ("absent", "empty", "null")):
+        fields: dict[str, Any] = dict(zip(names, values, strict=True))
+        yield replace(shapes, **fields)
 
 
 def _call(number: int, name: str, value: str) -> Message:
@@ -238,41 +237,31 @@ _ONE: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE)]}
 _TWO: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE), _call(2, _OTHER, "value_2")]}
 _SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string", "description": "Text"}}, "required": [_KEY]}
 _TOOLS = [_tool(name, description="Does it.", parameters=_SCHEMA) for name in (_NAME, _OTHER)]
+_NO_CALLS = ["shows_calls"]
 _TRIALS = (
-    _Trial(messages=[_ASK], marks=["Mark 0"], choices=_either(has_tool_list=True)),
-    _Trial(messages=[_system("Mark 5"), _ASK], marks=["Mark 5", "Mark 0"], choices=_either(has_no_system=True)),
+    _Trial([_ASK], ["Mark 0"], _either(has_tool_list=True)),
+    _Trial([_ASK], ["Mark 0"], _either(has_parts=True)),
+    _Trial([_system("Mark 5"), _ASK], ["Mark 5", "Mark 0"], _either(has_no_system=True)),
     _Trial(
-        messages=[_system("Mark 5"), _system("Mark 6"), _ASK, _SAY, _system("Mark 7"), _MORE],
-        marks=["Mark 5", "Mark 6", "Mark 0", "Mark 1", "Mark 7", "Mark 2"],
-        choices=_either(has_first_system=True),
+        [_system("Mark 5"), _system("Mark 6"), _ASK, _SAY, _system("Mark 7"), _MORE],
+        ["Mark 5", "Mark 6", "Mark 0", "Mark 1", "Mark 7", "Mark 2"],
+        _either(has_first_system=True),
+    ),
+    _Trial([_ASK], [_NAME, _KEY, _OTHER], _either(), _TOOLS, ["shows_tools"]),
+    _Trial([_ASK], [_NAME], _either(has_whole_tools=True), [_tool(_NAME)]),
+    _Trial(
+        [_ASK, _ONE, _result(1, _RESULT), _SAY, _MORE],
+        ["Mark 0", _NAME, _VALUE, _RESULT, "Mark 1", "Mark 2"],
+        *(_call_shapes, _TOOLS, _NO_CALLS),
     ),
     _Trial(
-        messages=[_ASK],
-        tools=_TOOLS,
-        marks=[_NAME, _KEY, _OTHER],
-        choices=_either(),
-        fallback=lambda shapes: replace(shapes, shows_tools=False),
-    ),
-    _Trial(messages=[_ASK], tools=[_tool(_NAME)], marks=[_NAME], choices=_either(has_whole_tools=True)),
-    _Trial(
-        messages=[_ASK, _ONE, _result(1, _RESULT), _SAY, _MORE],
-        tools=_TOOLS,
-        marks=["Mark 0", _NAME, _VALUE, _RESULT, "Mark 1", "Mark 2"],
-        choices=_call_shapes,
-        fallback=lambda shapes: replace(shapes, shows_calls=False),
+        [_ASK, {**_ONE, "content": "Mark 8"}, _result(1, _RESULT)],
+        ["Mark 0", "Mark 8", _VALUE, _RESULT],
+        *(_either(has_text_or_calls=True), _TOOLS, _NO_CALLS),
     ),
     _Trial(
-        messages=[_ASK, {**_ONE, "content": "Mark 8"}, _result(1, _RESULT)],
-        tools=_TOOLS,
-        marks=["Mark 0", "Mark 8", _VALUE, _RESULT],
-        choices=_either(has_text_or_calls=True),
-        fallback=lambda shapes: replace(shapes, shows_calls=False),
-    ),
-    _Trial(
-        messages=[_ASK, _TWO, _result(1, _RESULT), _result(2, "result_2")],
-        tools=_TOOLS,
-        marks=["Mark 0", _VALUE, "value_2"],
-        choices=_either(has_one_call=True),
-        fallback=lambda shapes: replace(shapes, shows_calls=False),
+        [_ASK, _TWO, _result(1, _RESULT), _result(2, "result_2")],
+        ["Mark 0", _VALUE, "value_2"],
+        *(_either(has_one_call=True), _TOOLS, _NO_CALLS),
     ),
 )

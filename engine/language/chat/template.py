@@ -59,20 +59,14 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         describes_tools: bool = False,
         repairs: bool = True,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> str:
-        """Return the prompt's text. `continue_final_message`: it ends within the last message, which the model goes on
-        with. `describes_tools`: tools and calls become text of the messages, as they do for a template that shows none.
-        Without `repairs` the text is transformers', whatever the template leaves out. Raises InvalidRequestError, with
-        the template's own message if the template refuses the conversation.
+        """Return the prompt's text. `describes_tools`: tools and calls become text of the messages, as they do for a
+        template that shows none. Without `repairs` the text is transformers', whatever the template leaves out.
+        `options`: add_generation_prompt (True); continue_final_message: the text ends within the last message, which
+        the model goes on with; variables. Raises InvalidRequestError, with the template's own message if the template
+        refuses the conversation.
         """
-        options: dict[str, Any] = {
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-            "variables": variables,
-        }
         if not repairs:
             return self._render(without_nulls(messages), tools=tools or None, **options)
         shapes = self.shapes
@@ -108,10 +102,7 @@ class ChatTemplate:
     @cached_property
     def shapes(self) -> Shapes:
         """Shapes that the template takes."""
-        options: dict[str, Any] = {"continue_final_message": False, "variables": None}
-        return Shapes.found(
-            lambda messages, tools: self._render(messages, tools=tools, add_generation_prompt=True, **options)
-        )
+        return Shapes.found(lambda messages, tools: self._render(messages, tools=tools))
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         if _READS_THINKING.search(self.source):
@@ -129,12 +120,12 @@ class ChatTemplate:
         conversation: list[dict[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        variables: Mapping[str, Any] | None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         if continue_final_message:
-            conversation[-1]["content"] = _final_text(conversation) + _END_MARK
+            _mark_end(conversation[-1])
         template = self._tool_template if tools else self._template
         try:
             text = template.render(
@@ -209,13 +200,15 @@ def _shown_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": function}
 
 
-def _final_text(conversation: Sequence[Mapping[str, Any]]) -> str:
-    text = conversation[-1].get("content")
-    if not isinstance(text, str):
-        raise InvalidRequestError(
-            "continue_final_message: the last message has no text to go on with", param="continue_final_message"
-        )
-    return text
+def _mark_end(message: dict[str, Any]) -> None:
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _END_MARK
+    elif not isinstance(content, list):
+        reason = "continue_final_message: the last message has no text to go on with"
+        raise InvalidRequestError(reason, param="continue_final_message")
+    else:
+        message["content"] = [{**content[-1], "text": content[-1]["text"] + _END_MARK}]
 
 
 def _cut_at_mark(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequestError
@@ -31,16 +31,7 @@ def arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
 def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    closed = dict(schema)
-    for key in _NAMED:
-        if isinstance(closed.get(key), Mapping):
-            closed[key] = {name: _closed(subschema) for name, subschema in closed[key].items()}
-    for key in _LISTED:
-        if isinstance(closed.get(key), list):
-            closed[key] = [_closed(subschema) for subschema in closed[key]]
-    for key in _ONE:
-        if key in closed:
-            closed[key] = _closed(closed[key])
+    closed = {key: _with_parts(key, value, _closed) for key, value in schema.items()}
     properties = closed.get("properties")
     if isinstance(properties, Mapping) and _OPEN.isdisjoint(closed):
         required = closed.get("required")
@@ -57,13 +48,19 @@ def _merges(schema: Any) -> bool:
         return False
     if not _MERGING.isdisjoint(schema) or ("properties" in schema and not _CHOOSING.isdisjoint(schema)):
         return True
-    return any(_merges(subschema) for key in _NAMED for subschema in _values(schema.get(key))) or any(
-        _merges(schema.get(key)) for key in (*_LISTED, *_ONE)
-    )
+    found: list[bool] = []
+    for key, value in schema.items():
+        _with_parts(key, value, lambda part: found.append(_merges(part)))
+    return any(found)
 
 
-def _values(schemas: Any) -> list[Any]:
-    return list(schemas.values()) if isinstance(schemas, Mapping) else []
+def _with_parts(key: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value of a schema's key with each schema in it changed."""
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: change(part) for name, part in value.items()}
+    if key in _LISTED and isinstance(value, list):
+        return [change(part) for part in value]
+    return change(value) if key in _ONE else value
 
 
 _PLACES = {NUMBER: "/[0-9]+/", ID: "/[A-Za-z0-9]{9}/"}  # of a call's number and id
@@ -176,7 +173,8 @@ def _keyed_arguments(
     rules: list[str] = []
     for number, item in enumerate(properties):
         rule = f"{name}_{number}"
-        is_text = len(syntax.quote) != 1 and types_of(item.schema, item.schema) == {"string"}
+        is_raw = len(syntax.quote) != 1 or syntax.unescaped == "all"
+        is_text = is_raw and types_of(item.schema, item.schema) == {"string"}
         quote = syntax.quote if is_text else ""
         start = syntax.string_open if is_text and syntax.string_open else syntax.value_open + quote
         opening = literal(f"{syntax.key_open}{item.name}{start}", special_ids)

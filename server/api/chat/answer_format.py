@@ -12,6 +12,7 @@ from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.answer_parser import AnswerParser
 from ....engine.language.chat.call_formats import NEUTRAL_FORMAT, Style, call_syntax
+from ....engine.language.chat.call_syntax import tags_of
 from ....engine.language.chat.reasoning_parser import (
     REASONING_FORMATS,
     ReasoningFormat,
@@ -55,6 +56,7 @@ class AnswerFormat:
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
     thinking_budget: int | None = None  # of the level of reasoning, unless the template reads levels
     in_words: list[str] = field(default_factory=list)  # tools, calls: those that the template does not print
+    content_tags: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
@@ -67,7 +69,13 @@ class AnswerFormat:
     @property
     def is_plain(self) -> bool:
         """True if an answer is content and nothing else."""
-        return self.style is None and self.reasoning is None
+        return self.style is None and self.reasoning is None and not self.content_tags
+
+    @property
+    def grammar_fields(self) -> dict[str, Any]:
+        """Arguments of grammars of an answer."""
+        names = ("tools", "reasoning", "is_open", "special_ids")
+        return {name: getattr(self, name) for name in names} | {"is_parallel": self.max_calls is None}
 
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
@@ -81,6 +89,7 @@ class AnswerFormat:
             shows_reasoning=self.shows_reasoning,
             is_forced=self.is_forced,
             drops_cut=True,
+            content_tags=self.content_tags,
         )
         return CustomCalls(parser, self.customs) if self.customs else parser
 
@@ -136,6 +145,8 @@ def answer_format(
     form = None if reasoning is None else reasoning_format(reasoning)
     special_texts = [] if style is None else [*call_syntax(style).special_texts]
     special_texts += [] if form is None else form.special_texts
+    tags = [] if style is None and form is None else asked.get("content_tags", [])
+    special_texts += tags_of(" ".join(tags))
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
     tools = chat.choice.among(chat.tools)
     present = {"tools": bool(tools), "calls": any("tool_calls" in message for message in chat.messages)}
@@ -154,6 +165,7 @@ def answer_format(
         special_ids=tokenizer.special_ids(special_texts) if special_texts else {},
         thinking_budget=_level_budget(chat.effort, tokenizer.chat_template.source),
         in_words=[name for name in hidden if present[name]],
+        content_tags=tags,
     )
 
 
@@ -193,13 +205,7 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     ):
         return params  # a request's own grammar leaves no space for reasoning before it
     grammar = answer_grammar(
-        style=answer.style,
-        tools=answer.tools,
-        is_parallel=answer.max_calls is None,
-        reasoning=answer.reasoning,
-        is_open=answer.is_open,
-        content=content,
-        special_ids=answer.special_ids,
+        style=answer.style, content=content, content_tags=answer.content_tags, **answer.grammar_fields
     )
     outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
     return dataclasses.replace(params, structured_outputs=outputs)
@@ -210,15 +216,8 @@ def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     assert answer.style is not None
     names = {tool["function"]["name"] for tool in answer.tools}
     try:
-        grammar = free_answer_grammar(
-            style=answer.style,
-            tools=answer.tools,
-            unchecked=names.difference(answer.checked_names),
-            is_parallel=answer.max_calls is None,
-            reasoning=answer.reasoning,
-            is_open=answer.is_open,
-            special_ids=answer.special_ids,
-        )
+        unchecked = names.difference(answer.checked_names)
+        grammar = free_answer_grammar(style=answer.style, unchecked=unchecked, **answer.grammar_fields)
         outputs = StructuredOutputs(grammar=grammar, param="tools", is_optional=True)
     except InvalidRequestError:
         return params

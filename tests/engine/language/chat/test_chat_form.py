@@ -45,6 +45,20 @@ SMALL = {
     + "{{ c.function.arguments | tojson }}}{{ ', ' if not loop.last }}{% endfor %}]{% endif %}[end]{% endfor %}"
     + "{% if add_generation_prompt %}[assistant]{% endif %}",
 }  # fmt: skip
+UNESCAPED = '{{ "\'" ~ v ~ "\'" if v is string else v }}'
+SMALL |= {
+    "unescaped": SMALL["pythonic"].replace("{{ v | tojson }}", UNESCAPED),
+    "all in quotes": SMALL["pythonic"].replace("{{ v | tojson }}", "<q>{{ v }}<q>"),
+    "recipients": "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|start|>{{ m.role }}"
+    + "{% if m.reasoning_content %} to=self<|msg|>{{ m.reasoning_content }}<|eom|><|start|>assistant{% endif %}"
+    + "{% if m.tool_calls %}" + LOOP + " to={{ c.function.name }}<|msg|><call name={{ c.function.name }}>"
+    + "{{ c.function.arguments | tojson }}</call>{{ '<|eom|><|start|>assistant' if not loop.last }}{% endfor %}"
+    + "{% else %}{{ ' to=user' if m.role == 'assistant' }}<|msg|>{{ m.content }}{% endif %}<|end|>{% endfor %}"
+    + "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+    "response": SMALL["hermes"].replace("{{ m.content or '' }}",
+        "{{ '<|START_RESPONSE|>' ~ m.content ~ '<|END_RESPONSE|>' if m.content and m.role == 'assistant'"
+        + " else m.content or '' }}"),
+}  # fmt: skip
 SMALL["open thinking"] = (
     SMALL["qwen3_coder"]
     .replace("[assistant]", "[assistant]<think>\n")
@@ -55,38 +69,9 @@ SMALL["open thinking"] = (
 TEMPLATES = SMALL | PUBLISHED
 CALLING = [name for name in TEMPLATES if name not in REFUSED and name not in SILENT]
 WORDS = [
-    *(
-        "a",
-        "é",
-        "日本",
-        "👩‍🚀",
-        "<b>",
-        "</tool_call>",
-        "</parameter>",
-        "</function>",
-        "<think>",
-        "</think>",
-        '"',
-        "'",
-        "\\",
-    ),
-    *(
-        "\n",
-        "  ",
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        ":",
-        "true",
-        "None",
-        "12",
-        "<tool_call>",
-        "[TOOL_CALLS]",
-        "<|im_end|>",
-        "```",
-    ),
+    *("a", "é", "日本", "👩‍🚀", "<b>", "</tool_call>", "</parameter>", "</function>", "<think>", "</think>"),
+    *('"', "'", "\\", "\n"),
+    *("  ", "{", "}", "[", "]", ",", ":", "true", "None", "12", "<tool_call>", "[TOOL_CALLS]", "<|im_end|>", "```"),
     *("</arg_value>", "<arg_key>", "</invoke>", "x = 1", "(", ")", '{"name": "f"}', "<parameter=a>"),
 ]
 KINDS = {str: "string", int: "integer", bool: "boolean", float: "number", list: "array", dict: "object"}
@@ -156,7 +141,7 @@ def test_thoughts_content_and_calls_come_apart(name: str) -> None:
     assert answer.content.strip() == "So it is."
     assert answer.reasoning == ("t1 < t2" if head else "")
     assert read_in_pieces(form, text, None, random.Random(1), 1) == answer
-    assert form.has_reasoning == (name in {"open thinking"}) or name in PUBLISHED
+    assert form.has_reasoning == (name in {"open thinking", "recipients"}) or name in PUBLISHED
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -206,6 +191,8 @@ def test_calls_that_cannot_be_read_back_are_refused() -> None:
     unquoted = HEAD + LOOP + "<call>{{ c.function.name }}(" + ITEMS + "{{ k }}='{{ v }}',{% endfor %})" + TAIL
     with pytest.raises(ConfigError, match="not read back as they were"):
         ChatForm.derive(unquoted)
+    told = "{{ '[func_name1(key=value)]' if tools }}"
+    assert form_facts(ChatTemplate(told + unquoted, special_tokens={}))["calls"] == "llama4_pythonic"
 
 
 def test_reasoning_is_derived_where_calls_are_not() -> None:
@@ -222,7 +209,7 @@ def test_a_declared_form_says_more_than_a_bare_object_or_no_call() -> None:
     told = "{% if tools %}{{ tools | tojson }} " + example + "{% endif %}"
     silent = told + "{% for m in messages %}{{ m.content }}{% endfor %}"
     facts = form_facts(ChatTemplate(silent, special_tokens={}))
-    assert facts == {"calls": "hermes", "hidden": ["calls"], "reasoning": None}
+    assert facts == {"calls": "hermes", "content_tags": [], "hidden": ["calls"], "reasoning": None}
     tag = silent.replace(example, "Write <tool_call>.")
     assert form_facts(ChatTemplate(tag, special_tokens={}))["calls"] is None, "never taken for Hermes"
     pythonic = SMALL["bare list"].replace("{% for t", "{{ '[func_name1(key=value)]' if tools }}{% for t", 1)
@@ -238,6 +225,7 @@ OPEN, S, N = "<tool_call>\n<function=put>\n", "<parameter=s>\nab\n", "<parameter
 END, CLOSE = "</parameter>\n", "</function>\n</tool_call>"
 TAGGED = f"{OPEN}{S}{END}{CLOSE}"
 MINIMAX = '<invoke name="put"><parameter name="s">ab</parameter><parameter name="n">3</parameter></invoke>'
+CALL = ' to=put<|msg|><call name=put>{"s": "ab", "n": 3}</call>'
 # Template, text, calls, content, reasoning.
 ODD: list[tuple[str, str, list[Any], str, str]] = [
     ("qwen3_coder", f"{OPEN}{S}{N}{END}{CLOSE}", PUT, "", ""),
@@ -262,6 +250,10 @@ ODD: list[tuple[str, str, list[Any], str, str]] = [
     ("bare list", '[{"name": "Bob", "age": 5}]', [], '[{"name": "Bob", "age": 5}]', ""),
     ("bare list", 'Names: [{"name": "put"}]', [], 'Names: [{"name": "put"}]', ""),
     ("minimax", f"<minimax:tool_call>{MINIMAX}</minimax:tool_call>", PUT, "", ""),
+    ("recipients", " to=self<|msg|>t5<|eom|><|start|>assistant to=user<|msg|>Hi", [], "Hi", "t5"),
+    ("recipients", f" to=self<|msg|>t5<|eom|><|start|>assistant{CALL}<|eom|><|start|>assistant{CALL}", [*PUT, *PUT],
+     "", "t5"),
+    ("response", "<|START_RESPONSE|>So<|END_RESPONSE|>", [], "So", ""),
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ TEXT, NAME = "{{ m.content or '' }}", "{{ c.function | tojson }}"
 SMALL: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "as it is": ("", TEXT, NAME, {}),
     "looks into the content": ("", "{{ m.content.strip() }}", NAME, {"content": "empty"}),
+    "parts": ("", "{% for p in m.content %}{{ p.text }}{% endfor %}", NAME, {"has_parts": True}),
     "named results": ("", "§ m.role == 'tool' and not m.name §" + TEXT, NAME, {"has_named_results": True}),
     "one call": ("", "§ m.tool_calls | default([]) | length > 1 §" + TEXT, NAME, {"has_one_call": True}),
     "first system": ("", "§ m.role == 'system' and not loop.first §" + TEXT, NAME, {"has_first_system": True}),
