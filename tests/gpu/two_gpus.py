@@ -68,7 +68,7 @@ def compare_schedules(options: argparse.Namespace) -> Iterator[Row]:
     dtype, num_prompts = ("bfloat16", 40) if is_gpu else ("float32", 6)
     for name, schedule in SCHEDULES.items():
         schedule = {**schedule, "tensor_parallel_size": options.size}
-        found = exact_answers(options.device, dtype, is_exact=True, num_prompts=num_prompts, **schedule)
+        found = exact_answers(dtype, is_exact=True, num_prompts=num_prompts, device=options.device, **schedule)
         first = first or found
         changed = sum(one != other for one, other in zip(found, first, strict=True)) / num_prompts
         yield {"name": name, "changed": changed, "is_good": not changed}
