@@ -83,8 +83,13 @@ def named_calls(path: Path) -> list[tuple[str, ast.Call]]:
     return [(ast.unparse(call.args[0]), call) for call in calls(path) if call.args]
 
 
+@cache
+def classes_in(path: Path) -> list[ast.ClassDef]:
+    return [node for node in walked(path) if isinstance(node, ast.ClassDef)]
+
+
 def classes(paths: list[Path]) -> list[ast.ClassDef]:
-    return [node for path in paths for node in walked(path) if isinstance(node, ast.ClassDef)]
+    return [node for path in paths for node in classes_in(path)]
 
 
 def is_of_engine(extra: Path) -> bool:
@@ -93,13 +98,16 @@ def is_of_engine(extra: Path) -> bool:
 
 def packages(paths: list[Path]) -> set[str]:
     """Top-level names of other packages that these modules import."""
-    names = set[str]()
-    for node in (node for path in paths for node in walked(path)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.add(str(node.module))
+    names = {name for path in paths for name in imported(path)}
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"splitfuse"}
+
+
+@cache
+def imported(path: Path) -> set[str]:
+    """Modules that this module imports by their full names."""
+    imports = [alias.name for node in walked(path) if isinstance(node, ast.Import) for alias in node.names]
+    sources = [node.module for node in walked(path) if isinstance(node, ast.ImportFrom) and not node.level]
+    return {str(name) for name in (*imports, *sources)}
 
 
 def loads(extra: Path) -> list[str]:
