@@ -9,6 +9,7 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def modules_of(folder: str) -> list[str]:
     return [module_name(path) for path in sources(folder) if path.stem != "__main__"]
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """Our modules that each of our modules imports, wherever in the file, for the type checker too."""
     paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}
