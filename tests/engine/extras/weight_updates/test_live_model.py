@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import save_model
 from torch import Tensor
 
 from splitfuse.engine import LLM, SamplingParams
@@ -20,12 +21,15 @@ PROMPTS = [[5, 6, 7, 8] * 10, [9, 10, 11] * 3]
 @pytest.fixture(scope="module")
 def other_folder(tiny_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the tiny model with other weights."""
-    folder = tmp_path_factory.mktemp("other") / "model"
-    shutil.copytree(tiny_folder, folder)
+    return moved(tiny_folder, tmp_path_factory.mktemp("other") / "model")
+
+
+def moved(source: str | Path, folder: Path) -> Path:
+    shutil.copytree(source, folder)
     generator = torch.Generator().manual_seed(1)
     tensors = load_file(folder / "model.safetensors")
-    moved = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator) for name, tensor in tensors.items()}
-    save_file(moved, folder / "model.safetensors")
+    noisy = {name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator) for name, tensor in tensors.items()}
+    save_file(noisy, folder / "model.safetensors")
     return folder
 
 
@@ -53,6 +57,14 @@ def test_an_update_gives_the_tokens_of_a_model_loaded_from_it(
     assert llm.update_weights(tiny_folder) == 2
     assert token_ids(llm) == first
     assert llm.generate(PROMPTS[0], GREEDY)[0].weights_version == 2
+
+
+def test_layers_of_several_kinds_are_updated(tmp_path: Path) -> None:
+    """/weights was a 500 for Qwen3-Next."""
+    save_model("qwen3-next", tmp_path / "first")
+    llm, other = new_llm(tmp_path / "first"), moved(tmp_path / "first", tmp_path / "other")
+    llm.update_weights(other)
+    assert token_ids(llm) == token_ids(new_llm(other))
 
 
 def test_a_stream_goes_on_with_the_new_weights_alone(tiny_folder: str, other_folder: Path, other: LLM) -> None:
