@@ -21,7 +21,7 @@ from splitfuse.engine.errors import ConfigError, RankLostError
 from splitfuse.engine.execution.sampling import prompt_logprobs
 from splitfuse.kernels.cpu import build
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(10)
 
 # Refused: every rank would hold the same latents, or the layers keep caches of several shapes.
 UNDIVIDED = ("deepseek", "glm4-moe-lite", "gemma3n", "gemma4")
