@@ -179,8 +179,6 @@ def test_stopped_thinking_survives_kill_9_and_equals_its_budget(server: ServerPr
         with Client(process.url) as client:
             budget = client.stop_thinking(seq_id)
         assert budget > 0
-        again = httpx.post(f"{process.url}/result/{seq_id}/stop_thinking")
-        assert (again.status_code, again.json()["error"]["code"]) in ((409, "not_thinking"), (200, None))
         unknown = httpx.post(f"{process.url}/result/{'x' * 32}/stop_thinking")
         assert unknown.status_code == 404
         process.process.kill()
@@ -191,6 +189,30 @@ def test_stopped_thinking_survives_kill_9_and_equals_its_budget(server: ServerPr
         plain = client.generate(PROMPT, thinking_budget=budget, **fields)
     assert resumed["status"] == "completed"
     assert resumed["outputs"][0]["token_ids"] == plain.token_ids
+
+
+@pytest.mark.parametrize(("prompt", "fields"), [(ASKED, {}), (PROMPT, {"thinking_budget": 0})], ids=["none", "over"])
+def test_an_answer_without_thoughts_cannot_stop_them(
+    server: ServerProcess, prompt: str, fields: dict[str, int]
+) -> None:
+    asked = {"prompt": prompt, "max_tokens": 1000, "ignore_eos": True, **fields}
+    seq_id = httpx.post(f"{server.url}/generate", json=asked).json()["seq_id"]
+    _until(lambda: _text(server, seq_id))
+    answer = httpx.post(f"{server.url}/result/{seq_id}/stop_thinking")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_thinking")
+
+
+def test_a_batch_has_the_budget(server: ServerProcess, expected: tuple[str, str]) -> None:
+    line = {"custom_id": "1", "method": "POST", "url": CHAT[0], "body": {**CHAT[1], "thinking_budget": 3}}
+    sent = {"file": ("batch.jsonl", json.dumps(line))}
+    uploaded = httpx.post(f"{server.url}/v1/files", files=sent, data={"purpose": "batch"}).json()
+    asked = {"input_file_id": uploaded["id"], "endpoint": CHAT[0], "completion_window": "24h"}
+    batch_id = httpx.post(f"{server.url}/v1/batches", json=asked).json()["id"]
+    batch: dict[str, Any] = {}
+    _until(lambda: batch.update(httpx.get(f"{server.url}/v1/batches/{batch_id}").json()) or batch["output_file_id"])
+    lines = httpx.get(f"{server.url}/v1/files/{batch['output_file_id']}/content").text
+    thoughts, content = parts(json.loads(lines)["response"]["body"])
+    assert (thoughts, content.strip()) == expected
 
 
 def _text(process: ServerProcess, seq_id: str) -> str:

@@ -1,6 +1,7 @@
 """Forms of calls and thoughts, asked of templates: what a template writes is read back, wherever the text is cut."""
 
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -24,6 +25,15 @@ SILENT = {
 # The end of a value and of its call in one text without a space, as this template writes it, is an end.
 AMBIGUOUS = {"GLM-5.2": ("</arg_value>", "</tool_call>")}
 NUM_CALLS = 200
+# Templates in packages that were unpacked into this folder.
+UNPACKED = Path(os.environ.get("SPLITFUSE_TEMPLATES", "no-unpacked-packages"))
+PACKAGED = {
+    "GLM-4.5 (trl)": "trl/chat_templates/glm4moe.jinja",
+    "LFM2.5 (trl)": "trl/chat_templates/lfm2_2_5.jinja",
+    "Command A (axolotl)": "axolotl/utils/chat_templates/templates/command_a_tool_use.jinja",
+    "Apertus (vLLM)": "examples/tool_chat_template_apertus.jinja",
+    "Granite 3 (vLLM)": "examples/tool_chat_template_granite.jinja",
+}
 HEAD = (
     "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}"
 )
@@ -74,6 +84,7 @@ WORDS = [
     *("  ", "{", "}", "[", "]", ",", ":", "true", "None", "12", "<tool_call>", "[TOOL_CALLS]", "<|im_end|>", "```"),
     *("</arg_value>", "<arg_key>", "</invoke>", "x = 1", "(", ")", '{"name": "f"}', "<parameter=a>"),
 ]
+PAGE = Path(__file__).parents[4] / "server/docs/structured_output.md"
 KINDS = {str: "string", int: "integer", bool: "boolean", float: "number", list: "array", dict: "object"}
 
 
@@ -160,11 +171,11 @@ def test_a_form_is_derived_or_refused_by_name(name: str) -> None:
             form.render_calls([("f", {})])
 
 
-def row(name: str) -> str:
+def row(name: str, template: str) -> str:
     """Return the line of the documents for a template."""
     if name in REFUSED:
         return f"|{name}|refused||||"
-    form = ChatForm.derive(PUBLISHED[name])
+    form = ChatForm.derive(template)
     kind, number = "none", ""
     if form.calls is not None:
         kind = "object" if form.calls.name_key else form.calls.arguments
@@ -177,9 +188,16 @@ def row(name: str) -> str:
 
 @needs_published
 def test_the_documents_say_what_was_derived() -> None:
-    table = "\n".join(row(name) for name in PUBLISHED)
-    page = Path(__file__).parents[4] / "server/docs/structured_output.md"
-    assert table in page.read_text(), f"{page} needs these rows:\n{table}"
+    table = "\n".join(row(name, template) for name, template in PUBLISHED.items())
+    assert table in PAGE.read_text(), f"{PAGE} needs these rows:\n{table}"
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_the_documents_say_what_packages_carry(name: str) -> None:
+    path = UNPACKED / PACKAGED[name]
+    if not path.is_file():
+        pytest.skip("SPLITFUSE_TEMPLATES names no folder with this file")
+    assert row(name, path.read_text()) in PAGE.read_text(), row(name, path.read_text())
 
 
 def test_calls_that_cannot_be_read_back_are_refused() -> None:
