@@ -77,7 +77,7 @@ class Resumption:
             return
         is_renewed = unfinished.request.get("fingerprint") != self._engine.fingerprint_of(adapter)
         if is_renewed and unfinished.has_told:
-            reason = "interrupted: the model, its adapter, tokenizer, template or dtype has changed since it began"
+            reason = "interrupted: the model, its adapter, tokenizer, template, dtype or splitfuse has changed since"
             self._backend.fail(unfinished, reason=reason)
             return
         try:
