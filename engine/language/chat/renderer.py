@@ -57,17 +57,16 @@ class _Process:
 
     def ask(self, conversation: str) -> Reply:
         with self._lock:
-            try:
-                return self._process.ask(conversation)
-            except WorkerEndedError as exc:
-                if exc.exit_code == -signal.SIGPROF:
-                    raise _refusal(f"it takes more than {TIME_LIMIT_S:g} s") from exc
-            try:
-                return self._process.ask(conversation)  # something else may have killed the process
-            except WorkerEndedError as exc:
-                if exc.was_silent:  # the job has a limit of processor time: its process got hardly any
-                    raise UnavailableError("the machine is too busy to render the messages; try again later") from exc
-                raise _refusal("it nests too deeply or takes too much memory") from exc
+            for is_last in (False, True):  # something else than the conversation may have killed the process
+                try:
+                    return self._process.ask(conversation)
+                except WorkerEndedError as exc:
+                    if exc.exit_code == -signal.SIGPROF:
+                        raise _refusal(f"it takes more than {TIME_LIMIT_S:g} s") from exc
+                    if is_last and exc.was_silent:  # the job has a limit of processor time, and got hardly any
+                        message = "the machine is too busy to render the messages; try again later"
+                        raise UnavailableError(message) from exc
+        raise _refusal("it nests too deeply or takes too much memory")
 
 
 def _refusal(reason: str) -> InvalidRequestError:

@@ -101,6 +101,17 @@ def test_a_process_that_was_killed_is_replaced(end: Callable[[Any], None]) -> No
     assert own.render(conversation("y")) == "y"
 
 
+def test_a_limit_met_after_another_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, ends = renderer(""), [-signal.SIGKILL, -signal.SIGPROF]
+
+    def end(conversation: str) -> Any:
+        raise worker_process.WorkerEndedError(ends.pop(0))
+
+    monkeypatch.setattr(own._short._process, "ask", end)
+    with pytest.raises(InvalidRequestError, match="it takes more than 1 s"):
+        own.render(conversation("x"))
+
+
 def test_a_process_without_processor_time_is_no_fault_of_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     own = renderer("{{ messages[0].content }}")
     monkeypatch.setattr(worker_process, "_START_S", 0.0)
