@@ -37,7 +37,7 @@ def answer_grammar(
         rules += call_rules(call_syntax(style), tools, is_parallel=is_parallel, special_ids=special_ids)
     rules += [] if content is None else _content(content)
     before = "" if reasoning is None else literal(reasoning_format(reasoning).before_content, special_ids)
-    before = f"({literal(content_tags[0], special_ids)})?" if content_tags else before
+    before = f"({literal(content_tags[0], special_ids)})?" if content_tags and not before else before
     kinds = ["calls"] * (style is not None) + [f"{before} content".strip()] * (content is not None)
     thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
     return "\n".join([f"start: {thought}({' | '.join(kinds)})", *rules, *their_rules])
