@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from random_schemas import random_schema
-from shared_cores import NUM_WORKERS, CpuWait
+from shared_cores import CpuWait
 from tables import table
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
@@ -243,7 +243,8 @@ def test_what_is_evil_is_refused_in_time(demo: LLM, fields: dict[str, Any]) -> N
             generate(demo, **fields)
         factor = cpu_wait.factor
         assert time.monotonic() - start < 2 * factor
-        assert isinstance(info.value, InvalidRequestError) or factor > max(2, NUM_WORKERS), "it had its time"
+        # Among test processes, too, the niced sandbox may get hardly any time: alone it must have had it.
+        assert isinstance(info.value, InvalidRequestError) or factor > 2, "it had its time"
     assert generate(demo, regex="abc").text == "abc", "the next one is served"
 
 
