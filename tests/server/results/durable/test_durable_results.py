@@ -197,7 +197,7 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
         assert [job.status for job in jobs] == ["completed", "failed", "failed"]
         assert (jobs[0].model, jobs[0].num_prompt_tokens) == (settings.model_name, 2)
         assert jobs[1].outputs[0].token_ids == [7], "what was told stays"
-        assert "the model, its adapter, tokenizer, template or dtype" in str(jobs[1].failure())
+        assert "the model, its adapter, tokenizer, template, dtype or splitfuse has changed" in str(jobs[1].failure())
         assert "it asks for another model" in str(jobs[2].failure())
         row = await results.backend.use(lambda store: store.find("job1"))
         assert row is not None
