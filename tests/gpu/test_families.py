@@ -38,6 +38,7 @@ def test_every_model_has_a_case() -> None:
     assert names[:4] == ["llama-gqa-tied", "qwen3", "qwen2", "mistral-window"], "the commonest first"
 
 
+@pytest.mark.thorough
 def test_it_runs_on_a_bare_machine(tmp_path: Path) -> None:
     names = ["llama-gqa-tied", "embed bert", "awq", "MXFP4", "w8a8"]
     done, rows = script("--workers", "2", "--only", *names, out=tmp_path)

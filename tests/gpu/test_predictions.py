@@ -30,7 +30,7 @@ def launched(shape: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("shape", "num_rows"), [(MIXTURE, 1), (MIXTURE, 8), ("llama-3.1-8b", 1), ("llama-3.1-8b", 8)])
 def test_a_prediction_has_the_launches_of_a_step(shape: str, num_rows: int) -> None:
     predicted: Counter[str] = Counter()
@@ -79,6 +79,7 @@ def test_loading_takes_hardly_more_than_the_weights(shape: str) -> None:
     assert found["peak"] <= 1.02 * found["weights"]
 
 
+@pytest.mark.thorough
 def test_launches_of_published_models_are_counted() -> None:
     command = [sys.executable, str(Path(__file__).with_name("launch_counts.py")), "--json", "--rows", "1"]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -112,7 +112,7 @@ def test_a_cold_start_finds_an_empty_triton_cache(tmp_path: Path, monkeypatch: p
     assert seen == [[]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", ["tiny", "tiny-mixture"])
 def test_steps_are_profiled_eagerly_and_from_graphs(tmp_path: Path, shape: str) -> None:
     done = script("step_profile", shape, "--device", "cpu", "--scale", "16", "--rows", "2", out=tmp_path)

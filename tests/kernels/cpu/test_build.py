@@ -196,6 +196,7 @@ print([threads(ctypes.c_int64(num)) for num in (1, 2, 3)], hasattr(ctypes.CDLL(N
 """
 
 
+@pytest.mark.thorough
 def test_every_compiler_starts_threads_with_and_without_openmp(tmp_path: Path) -> None:
     compilers = [path for path in map(shutil.which, ("g++", "clang++")) if path]
     if not compilers:

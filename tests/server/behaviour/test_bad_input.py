@@ -156,6 +156,7 @@ async def test_bad_input_is_refused_and_hurts_no_other(live, route):
     assert (stats["num_running"], stats["num_waiting"], stats["num_used_blocks"]) == (0, 0, 0)
 
 
+@pytest.mark.thorough
 def test_no_assert_refuses_input():
     """`python -O` leaves asserts out; the same bodies are refused, and the server goes on."""
     optimized = ServerProcess("--max-model-len", "512", env={"PYTHONOPTIMIZE": "1"})

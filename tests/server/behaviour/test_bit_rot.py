@@ -81,6 +81,7 @@ async def answer(client: httpx.AsyncClient, path: str, expected: bytes) -> str:
     return f"{path} {found.status_code}: {found.text[:500]} instead of {expected[:500]!r}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["plain", "encrypted", "without checksums"])
 async def test_no_flipped_bit_goes_unseen(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)

@@ -208,6 +208,7 @@ def test_with_another_template_what_has_told_nothing_begins_afresh(tmp_path: Pat
         assert answered["output"][0]["content"] == again["output"][0]["content"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "code"), [("token", 137), ("engine", 1)])
 def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: Path, kind: str, code: int) -> None:
     # Two at a time, so that the poison waits: a process that died of it before it was on disk would know nothing of it.

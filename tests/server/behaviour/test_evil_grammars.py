@@ -126,6 +126,7 @@ def check_refused(response):
         assert response.status_code == 400
 
 
+@pytest.mark.thorough
 async def test_one_evil_grammar_after_another(live, cpu_wait):
     for name, outputs in [*EVIL.items()][::_EACH]:
         response, seconds = await ask(live, outputs)
@@ -183,6 +184,7 @@ async def test_large_ones_are_served(live, quiet_gap, cpu_wait):
     check_gaps(gaps, quiet_gap, cpu_wait)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
 async def test_evil_tools_and_formats(live, route, cpu_wait):
     """A refusal names the field through which the grammar came, on every route."""

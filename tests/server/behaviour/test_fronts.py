@@ -93,6 +93,7 @@ def test_the_engine_ends_with_its_front(server: ServerProcess) -> None:
     until(lambda: not Path(f"/proc/{engine}").exists())
 
 
+@pytest.mark.thorough
 def test_an_engine_that_dies_of_a_request_ends_that_request_alone(server: ServerProcess, slow: SlowSteps) -> None:
     """The request may be what kills engines, so it is handed to two others only."""
     with httpx.Client(base_url=server.url, timeout=60) as client:

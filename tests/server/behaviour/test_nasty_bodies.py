@@ -138,6 +138,7 @@ def test_every_route_of_a_model_that_pools(tmp_path: Path) -> None:
         assert check(server, "/v1/embeddings", [("long", lambda: {"input": ["x"] * 2048})]) == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses"])
 def test_long_answers(server: ServerProcess, path: str) -> None:
     assert check(server, path, long_answers(path, n=NUM_OUTPUTS)) == []

@@ -22,6 +22,7 @@ def submit(client: httpx.Client, number: int) -> str:
     return seq_id
 
 
+@pytest.mark.thorough
 def test_a_copy_made_under_load_goes_on_where_it_was_made(tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     with (

@@ -146,6 +146,7 @@ def test_a_stopped_server_that_goes_on_writes_and_tells_nothing(
         assert comparable(result(pair.second.url, again)) == expected[1], "it works on, as another holder"
 
 
+@pytest.mark.thorough
 def test_what_sigterm_cuts_short_goes_on_at_once(
     postgres: PostgresServer, expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:

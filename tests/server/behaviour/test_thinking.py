@@ -169,6 +169,7 @@ def test_a_receipt_states_the_budget(server: ServerProcess) -> None:
     assert verdict["valid"], verdict
 
 
+@pytest.mark.thorough
 def test_stopped_thinking_survives_kill_9_and_equals_its_budget(server: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "template.jinja").write_text(TEMPLATE)
     fields: dict[str, Any] = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0.7, "seed": 4}

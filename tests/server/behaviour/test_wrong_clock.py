@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from kept_results import ARGS, PROMPT, Reader, comparable
 from serving import ServerProcess, SlowSteps
 
@@ -54,6 +55,7 @@ def until_told(server: ServerProcess, seq_id: str) -> Reader:
     return reader
 
 
+@pytest.mark.thorough
 def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
     steps = SlowSteps(tmp_path)
     clock = Clock(tmp_path / "clock", steps)

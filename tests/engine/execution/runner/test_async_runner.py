@@ -88,7 +88,7 @@ right_wait: Callable[[PendingOutputs], list[RowOutput]] = PendingOutputs.wait
 right_check: Callable[..., bool] = AsyncRunner._grammars_agree
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("owner", "name", "wrong"),
     [
