@@ -69,7 +69,7 @@ torches:  ## every command with the oldest and the newest torch, a venv for each
 unasync: $(VENV)/.test  ## client/client.py, generated from client/async_client.py
 	$(BIN)/python tests/tools/unasync_client.py
 
-thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for, 40 minutes
+thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \
 		SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 SPLITFUSE_TEST_TEXTS=12500 SPLITFUSE_TEST_SCHEMAS=500 \
 		SPLITFUSE_TEST_MUTATIONS=40 SPLITFUSE_RECEIPTS=20 SPLITFUSE_HISTORIES=60 SPLITFUSE_TEST_SWAPS=5 SPLITFUSE_TEST_STREAMS=16 \
