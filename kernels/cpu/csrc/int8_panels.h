@@ -553,7 +553,11 @@ struct StoredInt8Panel {
         const int32_t* of_rows = x.sums + row * num_groups + first;
         const int32_t zero = int32_t(DOT_ZERO - w.zero);  // `dot` subtracts DOT_ZERO, not the weight's zero
         const int64_t super_group = w.super_group, uppers = number * w.num_super_groups * PANEL;
+#ifdef SPLITFUSE_AMX
+        constexpr int LOCALITY = 3;  // Intel's processors with tiles (17,920 x 1,536 in Q4_K, one row: 1.35 -> 0.57 ms)
+#else
         constexpr int LOCALITY = M <= 2 ? 0 : 3;  // one or two rows pass by the second-level cache
+#endif
         constexpr int64_t LINE = FORM == HALVES ? PANEL * 2 : PANEL;  // bytes of a group's scales
         const int64_t index = FORM == HEADERS ? first * PANEL * 8 : (number * num_groups + first) * LINE;
         const char* scale_of = (FORM == HEADERS ? (const char*)headers : (const char*)w.scales) + index;
