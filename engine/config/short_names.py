@@ -20,8 +20,8 @@ class HubModel(NamedTuple):
     sha256: str = ""  # of the file
 
 
-# All but Gemma 3 270M are instruct models whose files anyone may fetch. Sizes of Ministral 3, Qwen3.5 and Qwen3.6
-# include their encoders of images, which are not fetched.
+# All but Gemma 3 270M are instruct models whose files anyone may fetch. Sizes of Gemma 4, Ministral 3, Qwen3.5 and
+# Qwen3.6 include their encoders of images, which are not fetched.
 _TABLE: Any = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 SHORT_NAMES = {name: HubModel(**row) for name, row in _TABLE.items()}
 _ADDRESS = re.compile(

@@ -14,7 +14,7 @@ from splitfuse.engine.formats.gguf.architectures import ARCHITECTURES
 
 @pytest.mark.parametrize(("name", "known"), SHORT_NAMES.items())
 def test_a_short_name_is_a_file_of_a_served_family(name: str, known: HubModel) -> None:
-    assert re.fullmatch(r"[a-z0-9.-]+(:[0-9.]+[bm])?", name)
+    assert re.fullmatch(r"[a-z0-9.-]+(:e?[0-9.]+[bm])?", name)
     assert re.fullmatch(r"[\w.-]+/[\w.-]+:[\w.-]+\.gguf", known.hub_id)
     assert ARCHITECTURES[known.architecture].family in MODELS
     assert known.num_bytes > 10**8
