@@ -34,7 +34,8 @@ from splitfuse.engine.execution.models.registry import read_model_config
 from splitfuse.engine.extras.bench.offline import Point
 
 OURS = "splitfuse"
-WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # bits per weight of BF16, Q8_0 and Q4_0, with scales
+WEIGHT_BITS = {"16": 16.0, "8": 8.5, "4": 4.5}  # bits per weight of BF16, Q8_0 and Q4_0, with scales
+MIXES = ("Q2_K", "Q3_K_M", "IQ4_XS", "IQ2_XS")  # llama.cpp's, for tied models: the file's size is a step's
 
 
 @dataclass
@@ -128,12 +129,15 @@ def _agreement(tokens: Sequence[int], ours: Sequence[int]) -> float:
     return statistics.mean(a == b for a, b in zip(tokens, ours, strict=True))
 
 
-def cost_of(config: ModelConfig, args: argparse.Namespace) -> Cost:
+def cost_of(config: ModelConfig, args: argparse.Namespace, file: Path) -> Cost:
     """Return the cost of a forward pass. requantize.py makes a Q4_0 file's output matrix Q6_K, of odd widths Q8_0."""
     if args.model in MIXTURES and not args.gguf:
         expert_bytes, other_bytes = MIXTURES[args.model].num_bytes()
         return MixtureCost(config, expert_bytes=expert_bytes, other_bytes=other_bytes)
-    head_bits = (6.5625 if config.hidden_size % 256 == 0 else 8.5) if args.bits == 4 else None
+    if args.bits in MIXES:
+        cost = Cost(config)
+        return Cost(config, 8 * file.stat().st_size / (cost.layer_params + cost.head_params))
+    head_bits = (6.5625 if config.hidden_size % 256 == 0 else 8.5) if args.bits == "4" else None
     return Cost(config, WEIGHT_BITS[args.bits], head_bits)
 
 
@@ -188,17 +192,17 @@ def parse() -> argparse.Namespace:
     add("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
     add("--output-len", type=int, default=64)
     add("--gguf", type=Path, help="a real model; its weights are requantized to --bits (of a folder: not)")
-    add("--bits", type=int, choices=WEIGHT_BITS, default=16, help="of a real model's weights: BF16, Q8_0, Q4_0")
+    add("--bits", choices=[*WEIGHT_BITS, *MIXES], default="16", help="of the weights: BF16, Q8_0, Q4_0, or a mix")
     add("--settings", type=json.loads, default={}, help='of peers, as JSON: {"vllm": {"enforce_eager": true}}')
     return parser.parse_args()
 
 
-def requantized(file: Path, bits: int, folder: Path) -> Path:
+def requantized(file: Path, bits: str, folder: Path) -> Path:
     """Return the file with weights of that many bits, written into the folder unless it exists."""
     made = folder / f"{file.stem}-as-{bits}.gguf"
     if not made.exists():
         script = Path(__file__).parent / "peers/requantize.py"
-        command = [python_of("llamacpp"), str(script), str(file), str(made), str(bits)]
+        command = [python_of("llamacpp"), str(script), str(file), str(made), bits]
         subprocess.run(command, env=environment_of("llamacpp"), check=True, capture_output=True)
     return made
 
@@ -214,12 +218,14 @@ def weights(args: argparse.Namespace, stack: ExitStack) -> Path:
         if not file.exists():
             write_mixture(file, MIXTURES[args.model])
         return Path(file)
-    if args.bits < 16 and (made := scratch_folder(args, stack) / f"{name_of(args)}-as-{args.bits}.gguf").exists():
+    if args.bits != "16" and (made := scratch_folder(args, stack) / f"{name_of(args)}-as-{args.bits}.gguf").exists():
         return made
     folder = model_folder(args, stack)
-    if "llamacpp" in args.peers or args.bits < 16:
+    if "llamacpp" in args.peers or args.bits != "16":
         write_gguf(folder, python_of("llamacpp"))
-    return folder if args.bits == 16 else requantized(folder.with_name(f"{folder.name}.gguf"), args.bits, folder.parent)
+    return (
+        folder if args.bits == "16" else requantized(folder.with_name(f"{folder.name}.gguf"), args.bits, folder.parent)
+    )
 
 
 def main() -> None:
@@ -231,7 +237,7 @@ def main() -> None:
         print(f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads")
         results = []
         for point in args.points:
-            results.append(summary(bench.run(point), cost_of(bench.config, args), args.output_len))
+            results.append(summary(bench.run(point), cost_of(bench.config, args, folder), args.output_len))
             show(results[-1])
     if args.save_result:
         args.save_result.write_text(json.dumps({"model": folder.name, "bits": args.bits, "points": results}, indent=2))

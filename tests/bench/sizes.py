@@ -2,7 +2,8 @@
 
 `python tests/bench/sizes.py --folder FOLDER [--shapes llama-3.2-1b llama-3.1-8b:6 …] [--loads brief]` takes random
 weights of these shapes from the folder, written unless they are there. A number after the colon cuts a shape to so many
-layers. By default five shapes in 4 bits with brief loads: 1 x 32, 8 x 128, and one prompt of 4,096 with what decoding
+layers. By default five shapes in 4 bits (`--bits 16 8 4 Q2_K Q3_K_M IQ4_XS IQ2_XS`: these one after another) with
+brief loads: 1 x 32, 8 x 128, and one prompt of 4,096 with what decoding
 costs behind it; 12 minutes on two quiet cores beside llama.cpp, and no shape begins after --seconds. By turns on equal
 weights (peers.py); workers are loaded anew for each group of loads, whose caches differ in size. Peers that cannot
 share a prefix compute it eight times. `--points 1x8192 1x32768 32x256` takes these in the place of the loads, prompts
@@ -13,6 +14,7 @@ import argparse
 import json
 import time
 from contextlib import ExitStack
+from itertools import product
 from typing import Any
 
 import peers as bench  # also finds peers/
@@ -74,17 +76,17 @@ def measure(args: argparse.Namespace, load: str, points: list[Point]) -> None:
             is_once = is_long and load in ("brief", "points")  # half a minute a prompt
             times: dict[str, Any] = {"pairs": 1, "num_warm_ups": 0} if is_once else {}
             figures = running.run(point, **times, num_rates=1, at_once=is_long and load != "shared")
-            result = bench.summary(figures, bench.cost_of(running.config, args), args.output_len)
+            result = bench.summary(figures, bench.cost_of(running.config, args, folder), args.output_len)
             rates = f"{result['bandwidth'] / 1e9:.0f} GB/s, {result['matmul'] / 1e9:.0f} GFLOP/s"
             row = " | ".join(cells(load, result, peer) for peer in result["peers"])
-            print(f"| {name_of(args)} | {point} | {rates} | {row} |", flush=True)
+            print(f"| {name_of(args)} | {args.bits} | {point} | {rates} | {row} |", flush=True)
     args.output_len = output_len
 
 
 def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, peers=["llamacpp"], models=list(bench.MIXTURES))
     parser.add_argument("--shapes", nargs="+", default=DEFAULT_SHAPES)
-    parser.add_argument("--bits", type=int, choices=bench.WEIGHT_BITS, default=4)
+    parser.add_argument("--bits", nargs="+", choices=[*bench.WEIGHT_BITS, *bench.MIXES], default=["4"])
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=["brief"])
     parser.add_argument("--points", nargs="+", type=Point.parse, dest="own_points", metavar="POINT")
     parser.add_argument("--seconds", type=float, default=780.0, help="after which no shape begins")
@@ -103,18 +105,18 @@ def main() -> None:
     end_children_on_sigterm()
     start = time.monotonic()
     loads = {"points": args.own_points} if args.own_points else {load: LOADS[load] for load in args.loads}
-    print(f"{args.bits} bits, {args.num_threads} threads, {args.output_len} new tokens, medians of {args.pairs} pairs")
+    print(f"{args.num_threads} threads, {args.output_len} new tokens, medians of {args.pairs} pairs")
     print("tokens/s, share of the machine's limit, ours/theirs (least to most)")
-    print(f"| shape | load | read, matmul | {' | '.join([bench.OURS, *args.peers])} |", flush=True)
-    for shape in args.shapes:
+    print(f"| shape | bits | load | read, matmul | {' | '.join([bench.OURS, *args.peers])} |", flush=True)
+    for shape, bits in product(args.shapes, args.bits):
         if time.monotonic() - start > args.seconds:
-            print(f"{shape}: left out")
+            print(f"{shape} in {bits}: left out")
             continue
-        args.model, _, layers = shape.partition(":")
+        args.bits, (args.model, _, layers) = bits, shape.partition(":")
         args.layers = int(layers) if layers else None
         for load, points in loads.items():
             measure(args, load, points)
-        print(f"{shape}: after {time.monotonic() - start:.0f} s", flush=True)
+        print(f"{shape} in {bits}: after {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
