@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,11 +39,17 @@ _FORMS: dict[str, dict[str, Any]] = {}  # what chat templates say of answers, by
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 
 
+@cache
+def _template() -> ChatTemplate:
+    """Return the one template of all tokenizers: what it takes is derived from its answers."""
+    return ChatTemplate(TEMPLATE, special_tokens={})
+
+
 class FakeTokenizer:
     has_chat_template = True
 
     def __init__(self) -> None:
-        self.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
+        self.chat_template = _template()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
