@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -323,30 +324,25 @@ async def test_a_failing_sink_costs_no_other_request(tiny_folder: str) -> None:
 
 
 REFUSED = [
-    ("", {}, InvalidRequestError),
-    ([], {}, InvalidRequestError),
-    ([271], {}, InvalidRequestError),
-    ([-1], {}, InvalidRequestError),
-    ([True], {}, InvalidRequestError),
-    ("\ud800", {}, InvalidRequestError),
-    ({"text": "x"}, {}, InvalidRequestError),
-    ([5] * 512, {}, ContextLengthError),
-    ([5] * 500, {"max_tokens": 13}, ContextLengthError),
-    ([5], {"max_length": 513}, ContextLengthError),
-    ([5] * 8, {"max_length": 8}, InvalidRequestError),
-    ([5], {"stop_token_ids": [271]}, InvalidRequestError),
-    ([5], {"logit_bias": {"271": 1}}, InvalidRequestError),
-    ([5], {"allowed_token_ids": [-1]}, InvalidRequestError),
+    ("", {}, InvalidRequestError), ([], {}, InvalidRequestError), ([271], {}, InvalidRequestError),
+    ([-1], {}, InvalidRequestError), ([True], {}, InvalidRequestError), ("\ud800", {}, InvalidRequestError),
+    ({"text": "x"}, {}, InvalidRequestError), ([5] * 512, {}, ContextLengthError),
+    ([5] * 500, {"max_tokens": 13}, ContextLengthError), ([5], {"max_length": 513}, ContextLengthError),
+    ([5] * 8, {"max_length": 8}, InvalidRequestError), ([5], {"stop_token_ids": [271]}, InvalidRequestError),
+    ([5], {"logit_bias": {"271": 1}}, InvalidRequestError), ([5], {"allowed_token_ids": [-1]}, InvalidRequestError),
     ([5], {"max_length": 4, "min_tokens": 4}, InvalidRequestError),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("prompt", "fields", "error"), REFUSED)
-async def test_refusals(tiny_folder: str, prompt: object, fields: dict[str, object], error: type[Exception]) -> None:
+async def test_refusals(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
-        with pytest.raises(error):
-            await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
-        assert engine.num_unfinished == 0
+        for prompt, fields, error in REFUSED:
+            try:
+                await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+            except error:
+                assert engine.num_unfinished == 0, (prompt, fields)
+            else:
+                raise AssertionError(f"{prompt} with {fields} was taken")
 
 
 async def test_rope_scaling_answers_prompts_beyond_the_models_own_length(tiny_folder: str) -> None:
@@ -411,42 +407,30 @@ async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_fold
         assert all(len(output.token_ids) == 3 for output in outputs)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+async def test_parameters_that_allow_no_token_are_refused_and_extremes_still_draw(tiny_folder: str) -> None:
+    refused: list[dict[str, Any]] = [
         {"allowed_token_ids": (1,), "min_tokens": 1},  # 1 is the end token
         {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
         {"allowed_token_ids": (22,), "bad_words": ("(",)},
         {"allowed_token_ids": (1, 22, 23), "bad_words": ("(", ")"), "min_tokens": 1},
-    ],
-)
-async def test_parameters_that_allow_no_token_are_refused(tiny_folder: str, fields: dict[str, object]) -> None:
-    async with running_engine(tiny_folder) as engine:
-        with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
-            await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]
-
-
-async def test_a_ban_that_leaves_no_token_after_some_ends_the_request(tiny_folder: str) -> None:
-    async with running_engine(tiny_folder) as engine:
-        params = SamplingParams(max_tokens=4, ignore_eos=True, allowed_token_ids=[22], bad_words=["(("])
-        with pytest.raises(ConstraintError, match="bad_words") as info:
-            await collect(engine, [40], params)
-        assert info.value.param == "allowed_token_ids"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
+    ]
+    taken: list[dict[str, Any]] = [
         {"allowed_token_ids": (40,), "bad_words": ("(",)},
         {"repetition_penalty": 1e-38},
         {"repetition_penalty": 1e-300, "temperature": 1e-9},
         {"logit_bias": dict.fromkeys(range(200), -100.0)},
-    ],
-)
-async def test_extremes_still_draw(tiny_folder: str, fields: dict[str, object]) -> None:
+    ]
     async with running_engine(tiny_folder) as engine:
-        params = SamplingParams(max_tokens=4, ignore_eos=True, **fields)  # type: ignore[arg-type]
-        assert (await collect(engine, [40], params))[0].finish_reason == "length"
+        for fields in refused:
+            with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
+                await engine.submit([5], SamplingParams(**fields), Collector())
+        for fields in taken:
+            params = SamplingParams(max_tokens=4, ignore_eos=True, **fields)
+            assert (await collect(engine, [40], params))[0].finish_reason == "length", fields
+        params = SamplingParams(max_tokens=4, ignore_eos=True, allowed_token_ids=[22], bad_words=["(("])
+        with pytest.raises(ConstraintError, match="bad_words") as info:
+            await collect(engine, [40], params)
+        assert info.value.param == "allowed_token_ids", "a ban that leaves no token after some ends the request"
 
 
 async def test_stop_while_loading_leaves_no_task(tiny_folder: str) -> None:
@@ -505,11 +489,11 @@ async def test_a_text_that_is_too_long_by_its_characters_is_not_tokenized(tiny_f
                         await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["abc " * 5000, "abcd" * 5000])
-async def test_a_long_text_is_truncated_as_in_full(tiny_folder: str, text: str) -> None:
+async def test_a_long_text_is_truncated_as_in_full(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
-        sink = Collector()
-        params = SamplingParams(truncate_prompt_tokens=50, max_tokens=1, ignore_eos=True)
-        handle = await engine.submit(text, params, sink)
-        assert handle.prompt_token_ids == (await engine.prompts.encode(text))[-50:]
-        await sink.ended.wait()
+        for text in ("abc " * 5000, "abcd" * 5000):
+            sink = Collector()
+            params = SamplingParams(truncate_prompt_tokens=50, max_tokens=1, ignore_eos=True)
+            handle = await engine.submit(text, params, sink)
+            assert handle.prompt_token_ids == (await engine.prompts.encode(text))[-50:]
+            await sink.ended.wait()

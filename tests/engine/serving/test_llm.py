@@ -17,8 +17,13 @@ from splitfuse.engine.errors import ConfigError, InvalidRequestError
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
-def test_prompts_come_as_text_ids_or_objects_and_alone_or_in_lists(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+@pytest.fixture(scope="module")
+def llm(tiny_folder: str) -> LLM:
+    """Return an LLM for calls that leave nothing behind."""
+    return LLM(tiny_folder, dtype="float32", chat_template=TEMPLATE)
+
+
+def test_prompts_come_as_text_ids_or_objects_and_alone_or_in_lists(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     ids = llm.tokenizer.encode("hello") if llm.tokenizer else []
     spellings = ["hello", ids, {"prompt": "hello"}, {"prompt_token_ids": ids}]
@@ -27,11 +32,10 @@ def test_prompts_come_as_text_ids_or_objects_and_alone_or_in_lists(tiny_folder: 
     assert len({tuple(output.outputs[0].token_ids) for output in alone + together}) == 1
     assert together[0].prompt_token_ids == ids
     assert together[0].finished
-    assert together[1].num_cached_tokens == 0 or together[1].num_cached_tokens % 16 == 0
+    assert together[1].num_cached_tokens % 16 == 0
 
 
-def test_each_prompt_can_have_its_own_params(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_each_prompt_can_have_its_own_params(llm: LLM) -> None:
     params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)]
     outputs = llm.generate(["a", "b", "c"], params)
     assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 3]
@@ -39,8 +43,7 @@ def test_each_prompt_can_have_its_own_params(tiny_folder: str) -> None:
         llm.generate(["a", "b", "c"], params[:2])
 
 
-def test_a_refused_prompt_leaves_nothing_behind(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_a_refused_prompt_leaves_nothing_behind(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError):
         llm.generate(["fine", ""])
     assert llm.engine.core.num_unfinished == 0
@@ -55,8 +58,7 @@ def test_the_same_seed_gives_the_same_draws_in_a_new_engine(tiny_folder: str) ->
     assert [o.outputs[0].token_ids for o in first] != [o.outputs[0].token_ids for o in other]
 
 
-def test_threads_take_turns(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_threads_take_turns(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     expected = llm.generate("hello", params)[0].outputs[0].token_ids
     results: list[list[int]] = []
@@ -190,31 +192,29 @@ def test_chat_answers_one_conversation_or_many(tiny_folder: str) -> None:
     )
 
 
-def test_wrong_types_are_refused_in_words(tiny_folder: str) -> None:
-    with LLM(tiny_folder, dtype="float32", chat_template="{{ messages }}") as llm:
-        for wrong in (123, 1.5, object()):
-            kind = type(wrong).__name__
-            with pytest.raises(InvalidRequestError, match=f"^prompts must be a text, .*, not {kind}$"):
-                llm.generate(wrong)  # type: ignore[arg-type]
-            with pytest.raises(InvalidRequestError, match=f"^messages must be a text, .*, not {kind}$"):
-                llm.chat(wrong)  # type: ignore[arg-type]
+def test_wrong_types_are_refused_in_words(llm: LLM) -> None:
+    for wrong in (123, 1.5, object()):
+        kind = type(wrong).__name__
+        with pytest.raises(InvalidRequestError, match=f"^prompts must be a text, .*, not {kind}$"):
+            llm.generate(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match=f"^messages must be a text, .*, not {kind}$"):
+            llm.chat(wrong)  # type: ignore[arg-type]
 
 
-def test_a_terminal_shows_a_bar_for_several_prompts(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_bar_for_several_prompts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, n=2)
-    with LLM(tiny_folder, dtype="float32") as llm:
-        expected = [output.outputs[0].token_ids for output in llm.generate(["a", "b"], params)]
+    expected = [output.outputs[0].token_ids for output in llm.generate(["a", "b"], params)]
 
-        def shown(prompts: list[str], **options: Any) -> str:
-            terminal = io.StringIO()
-            monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
-            monkeypatch.setattr(sys, "stderr", terminal)
-            outputs = llm.generate(prompts, params, **options)
-            assert [output.outputs[0].token_ids for output in outputs] == expected[: len(prompts)]
-            return terminal.getvalue()
+    def shown(prompts: list[str], **options: Any) -> str:
+        terminal = io.StringIO()
+        monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        outputs = llm.generate(prompts, params, **options)
+        assert [output.outputs[0].token_ids for output in outputs] == expected[: len(prompts)]
+        return terminal.getvalue()
 
-        assert "4/4" in shown(["a", "b"])
-        assert shown(["a"]) == shown(["a", "b"], use_tqdm=False) == ""
+    assert "4/4" in shown(["a", "b"])
+    assert shown(["a"]) == shown(["a", "b"], use_tqdm=False) == ""
 
 
 def test_a_chat_that_makes_no_sense_is_refused(tiny_folder: str) -> None:
@@ -244,8 +244,7 @@ def test_logprobs_have_the_text_of_their_tokens(tiny_folder: str) -> None:
     ]
 
 
-def test_keywords_are_fields_of_the_sampling_params(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_keywords_are_fields_of_the_sampling_params(llm: LLM) -> None:
     expected = llm.generate(["hello", "b"], SamplingParams(temperature=0, max_tokens=5, ignore_eos=True))
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 5, "ignore_eos": True}
     for outputs in (
@@ -263,8 +262,7 @@ def test_keywords_are_fields_of_the_sampling_params(tiny_folder: str) -> None:
         llm.generate()
 
 
-def test_adapters_and_extra_arguments_are_refused_by_name(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_adapters_and_extra_arguments_are_refused_by_name(llm: LLM) -> None:
     assert llm.generate("hello", SamplingParams(max_tokens=1, extra_args=None), lora_request=None)
     with pytest.raises(InvalidRequestError, match="lora_request needs"):
         llm.generate("hello", lora_request=object())  # type: ignore[arg-type]
@@ -280,8 +278,7 @@ def test_prompts_have_their_own_priority(tiny_folder: str) -> None:
         llm.generate(["a", "b"], priority=[1])
 
 
-def test_params_can_be_assigned_and_are_checked_by_the_call(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_params_can_be_assigned_and_are_checked_by_the_call(llm: LLM) -> None:
     params = llm.get_default_sampling_params()
     params.max_tokens, params.ignore_eos = 3, True
     assert params.clone() == params
@@ -293,8 +290,7 @@ def test_params_can_be_assigned_and_are_checked_by_the_call(tiny_folder: str) ->
         llm.generate("hello", params)
 
 
-def test_a_stream_is_an_iterator_of_deltas(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32", chat_template=TEMPLATE)
+def test_a_stream_is_an_iterator_of_deltas(llm: LLM) -> None:
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
     expected = llm.generate(["hello", "b"], **fields)
     stream = llm.generate_stream(["hello", "b"], **fields)
@@ -308,8 +304,7 @@ def test_a_stream_is_an_iterator_of_deltas(tiny_folder: str) -> None:
     assert "".join(delta.text for delta in chat) == expected[0].outputs[0].text
 
 
-def test_streams_and_calls_run_side_by_side(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_streams_and_calls_run_side_by_side(llm: LLM) -> None:
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
     expected = llm.generate("hello", **fields)[0].outputs[0].token_ids
     streams = [llm.generate_stream("hello", **fields) for _ in range(2)]
@@ -320,8 +315,7 @@ def test_streams_and_calls_run_side_by_side(tiny_folder: str) -> None:
 
 
 @pytest.mark.parametrize("leave", ["close", "with", "drop"])
-def test_leaving_a_stream_aborts_its_requests(tiny_folder: str, leave: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_leaving_a_stream_aborts_its_requests(llm: LLM, leave: str) -> None:
     stream = llm.generate_stream(["a", "b"], max_tokens=50, ignore_eos=True)
     next(stream)
     if leave == "with":
@@ -338,14 +332,12 @@ def test_leaving_a_stream_aborts_its_requests(tiny_folder: str, leave: str) -> N
     assert llm.engine.core.blocks.device.num_used_blocks == 0
 
 
-async def test_a_notebooks_loop_does_not_stand_in_the_way(tiny_folder: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+async def test_a_notebooks_loop_does_not_stand_in_the_way(llm: LLM) -> None:
     assert len(llm.generate("hello", max_tokens=3, ignore_eos=True)[0].outputs[0].token_ids) == 3
 
 
 @pytest.mark.parametrize("place", ["submit", "step"])
-def test_an_interrupt_costs_one_call(tiny_folder: str, place: str) -> None:
-    llm = LLM(tiny_folder, dtype="float32")
+def test_an_interrupt_costs_one_call(llm: LLM, place: str) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(llm.engine, place, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

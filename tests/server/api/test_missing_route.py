@@ -1,16 +1,15 @@
 """Answers at paths without a route, and to methods that a path does not take."""
 
-import pytest
+from itertools import product
+
 from tables import table
 
 
-@pytest.mark.parametrize(
-    ("path", "text"), [*table(__file__, "missing"), ("/" + "x" * 5000, "GET / lists what there is")]
-)
-async def test_a_404_says_what_to_do(served, path, text):
-    for method in ("GET", "POST"):
+async def test_a_404_says_what_to_do(served):
+    missing = [*table(__file__, "missing"), ("/" + "x" * 5000, "GET / lists what there is")]
+    for method, (path, text) in product(("GET", "POST"), missing):
         response = await served.client.request(method, path)
-        assert response.status_code == 404
+        assert response.status_code == 404, path
         error = response.json()["error"]
         assert error["type"] == "not_found_error"
         assert text in error["message"]
@@ -36,13 +35,10 @@ async def test_a_slash_at_the_end_is_nothing(served):
         assert (await served.client.get(path)).status_code == 200, path
 
 
-@pytest.mark.parametrize(("method", "path", "text"), table(__file__, "gone"))
-async def test_a_route_that_is_gone_names_what_replaces_it(served, method, path, text):
-    response = await served.client.request(method, path, json={})
-    assert response.status_code == 404
-    assert text in response.json()["error"]["message"]
-
-
-async def test_a_path_that_stays_by_another_method_is_no_route_that_is_gone(served):
+async def test_a_route_that_is_gone_names_what_replaces_it(served):
+    for method, path, text in table(__file__, "gone"):
+        response = await served.client.request(method, path, json={})
+        assert response.status_code == 404, path
+        assert text in response.json()["error"]["message"]
     refused = await served.client.delete("/")
-    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD"), "a path that stays"

@@ -29,36 +29,19 @@ GAUGES = [
 PROCESS = {f"process_{name}" for name in ("virtual_memory_bytes", "resident_memory_bytes", "start_time_seconds")}
 PROCESS |= {f"process_{name}" for name in ("cpu_seconds", "open_fds", "max_fds")}
 COUNTERS = {
-    "prompt_tokens": {},
-    "generation_tokens": {},
     "num_preemptions": {"mode"},
-    "prefix_cache_queries": {},
-    "prefix_cache_hits": {},
-    "grammar_cache_queries": {},
-    "grammar_cache_hits": {},
-    "grammar_refusals": {},
-    "kernels_compiled": {},
-    "cuda_graphs_captured": {},
-    "connections_refused": {},
-    "ignored_fields": {},
-    "schema_check_failures": {},
     "request_success": {"finished_reason"},
     **{f"prefix_cache_disk_{name}": {} for name in ("hits", "read_bytes", "written_bytes", "damaged")},
-    "log_lines_dropped": {},
-    "ttft_goal_hits": {},
-    "ttft_goal_misses": {},
-    "itl_goal_hits": {},
-    "itl_goal_misses": {},
+    **{f"{goal}_goal_{end}": {} for goal in ("ttft", "itl") for end in ("hits", "misses")},
+    **{f"grammar_{name}": {} for name in ("cache_queries", "cache_hits", "refusals")},
+    **{name: {} for name in ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")},
+    **{name: {} for name in ("kernels_compiled", "cuda_graphs_captured", "connections_refused", "ignored_fields")},
+    **{name: {} for name in ("schema_check_failures", "log_lines_dropped")},
 }
 HISTOGRAMS = [
-    "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
-    "request_time_per_output_token_seconds",
-    "e2e_request_latency_seconds",
-    "request_queue_time_seconds",
-    "iteration_tokens_total",
-    "request_prompt_tokens",
-    "request_generation_tokens",
+    *("time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
+    *("e2e_request_latency_seconds", "request_queue_time_seconds", "iteration_tokens_total"),
+    *("request_prompt_tokens", "request_generation_tokens"),
     *(f"request_{name}_time_seconds" for name in ("prefill", "decode", "inference")),
     *("request_max_num_generation_tokens", "request_params_n", "time_per_output_token_seconds"),
 ]
@@ -177,13 +160,8 @@ async def test_an_engine_whose_requests_all_fail_takes_more(served):
 
 async def test_nothing_here(served):
     for method, path, status in [
-        ("GET", "/nope", 404),
-        ("GET", "/generate/", 405),
-        ("GET", "/v1", 404),
-        ("GET", "/generate", 405),
-        ("PUT", "/generate", 405),
-        ("BREW", "/generate", 405),
-        ("POST", "/health", 405),
+        *(("GET", "/nope", 404), ("GET", "/v1", 404), ("GET", "/generate/", 405), ("GET", "/generate", 405)),
+        *(("PUT", "/generate", 405), ("BREW", "/generate", 405), ("POST", "/health", 405)),
         ("PATCH", "/v1/completions", 405),
     ]:
         response = await served.client.request(method, path)
@@ -251,15 +229,16 @@ def test_every_route_that_a_page_for_users_names_is_there():
     assert len(shapes[0]) > 30
 
 
-@pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [65]})])
-async def test_a_full_queue_refuses_to_tokenize_and_the_schema_says_so(served, monkeypatch, path, body):
+async def test_a_full_queue_refuses_to_tokenize_and_the_schema_says_so(served, monkeypatch):
     refusal = QueueFullError("full; try again in 3 s", retry_after_s=3)
     for name in ("encode", "decode"):
         monkeypatch.setattr(served.engine, name, AsyncMock(side_effect=refusal))
-    response = await served.client.post(path, json=body)
-    answer = (response.status_code, response.json()["error"]["code"], response.headers["retry-after"])
-    assert answer == (429, "queue_full", "3")
-    assert "429" in (await served.client.get("/openapi.json")).json()["paths"][path]["post"]["responses"]
+    paths = (await served.client.get("/openapi.json")).json()["paths"]
+    for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [65]})):
+        response = await served.client.post(path, json=body)
+        answer = (response.status_code, response.json()["error"]["code"], response.headers["retry-after"])
+        assert answer == (429, "queue_full", "3")
+        assert "429" in paths[path]["post"]["responses"]
 
 
 async def test_allow_names_all_methods_of_a_path(served):

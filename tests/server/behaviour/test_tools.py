@@ -228,14 +228,11 @@ async def test_reasoning_stands_apart(client, served, opened_by):
     assert reason == "stop"
 
 
-async def test_reasoning_goes_before_calls(client, served):
+async def test_reasoning_goes_before_calls_and_alone_has_no_content(client, served):
     served.engine.script = ["<think>Look", " up</think>", *TWO_CALLS]
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
     message = answer.choices[0].message
     assert (message.reasoning_content, message.content, len(message.tool_calls)) == ("Look up", "Let me look.", 2)
-
-
-async def test_reasoning_alone_has_no_content(client, served):
     served.engine.script = THOUGHT
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3)
     message = answer.choices[0].message
@@ -396,11 +393,8 @@ async def test_reasoning_has_both_names_and_can_be_left_out(client, served):
     asked = {"model": MODEL, "messages": MESSAGES, "extra_body": {"include_reasoning": False}}
     answer = await client.chat.completions.create(**asked)
     message = answer.choices[0].message
-    assert (message.content, hasattr(message, "reasoning"), hasattr(message, "reasoning_content")) == (
-        "It is wet.",
-        False,
-        False,
-    )
+    assert message.content == "It is wet."
+    assert not {"reasoning", "reasoning_content"} & message.model_dump().keys()
     streamed, _ = await joined(await client.chat.completions.create(**asked, stream=True))
     assert (streamed["content"], streamed["reasoning_content"]) == ("It is wet.", "")
 
@@ -424,28 +418,24 @@ async def test_special_tokens_are_kept_and_forced_where_they_tell_the_calls(serv
     assert "before: TEXT <[212]>" in params.structured_outputs.grammar
 
 
-@pytest.mark.parametrize("effort", ["low", "high", None])
-async def test_reasoning_effort_reaches_the_template(client, served, effort):
+async def test_reasoning_effort_reaches_the_template(client, served):
     source = "{{ 'x' * {'low': 1, 'high': 3}.get(reasoning_effort, 2) }}"
     served.engine.tokenizer.chat_template = ChatTemplate(source, special_tokens={})
     served.engine.script = ["ok"]
-    asked = {} if effort is None else {"reasoning_effort": effort}
-    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, **asked)
-    assert answer.usage.prompt_tokens == {"low": 1, "high": 3, None: 2}[effort]
+    for asked, expected in (({"reasoning_effort": "low"}, 1), ({"reasoning_effort": "high"}, 3), ({}, 2)):
+        answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, **asked)
+        assert answer.usage.prompt_tokens == expected
 
 
-@pytest.mark.parametrize(
-    ("template", "script"),
-    [
+async def test_other_reasoning_is_found_in_the_template(client, served):
+    for template, script in [
         ("Here is my thought process:", ["Here is my thought", " process: Hm. Here", " is my response: It is wet."]),
         ("[THINK]", ["[THI", "NK]Hm.[/TH", "INK] It is wet."]),
-    ],
-)
-async def test_other_reasoning_is_found_in_the_template(client, served, template, script):
-    served.engine.tokenizer.chat_template = ChatTemplate(template, special_tokens={})
-    served.engine.script = script
-    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
-    assert (answer.choices[0].message.reasoning, answer.choices[0].message.content) == ("Hm.", "It is wet.")
+    ]:
+        served.engine.tokenizer.chat_template = ChatTemplate(template, special_tokens={})
+        served.engine.script = script
+        answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+        assert (answer.choices[0].message.reasoning, answer.choices[0].message.content) == ("Hm.", "It is wet.")
 
 
 @pytest.mark.parametrize("settings", [Settings(reasoning_parser="deepseek_r1")])

@@ -31,25 +31,18 @@ def is_refused(response, kind):
     assert not any(name.startswith("access-control") for name in response.headers)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "evil.example",
-        "evil.example:8000",
-        "127.0.0.1.evil.example",
-        "localhost.evil.example",
-        "evil.example.",
-        "1.2.3.4.5",
-    ],
-)
+HOSTS = ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example."]
+
+
 @pytest.mark.parametrize("path", ["/generate", "/result/x", "/v1/models", "/stats", "/docs", "/", "/nope"])
-async def test_a_name_that_is_not_ours(served, host, path):
-    is_refused(await ask(served, path, Host=host), "host")
+async def test_a_name_that_is_not_ours(served, path):
+    for host in (*HOSTS, "1.2.3.4.5"):
+        is_refused(await ask(served, path, Host=host), "host")
 
 
-@pytest.mark.parametrize("host", table(__file__, "hosts"))
-async def test_names_and_addresses_that_cannot_be_rebound(served, host):
-    assert (await ask(served, Host=host)).status_code == 202
+async def test_names_and_addresses_that_cannot_be_rebound(served):
+    for host in table(__file__, "hosts"):
+        assert (await ask(served, Host=host)).status_code == 202, host
 
 
 @pytest.mark.parametrize("settings", [Settings(host="gpu-box", allowed_hosts=("llm.example.com, Server",))])
@@ -70,23 +63,16 @@ async def test_monitors_may_call_the_server_as_they_know_it(served):
         assert (await ask(served, path, Host="server:8000")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": EVIL},
+async def test_pages_of_another_origin(served):
+    for headers in (
+        *({"Origin": origin} for origin in (EVIL, "null", "http://localhost:1", "http://127.0.0.1")),
         {"Origin": EVIL, "Sec_Fetch_Site": "cross-site", "Content_Type": "text/plain"},
         {"Sec_Fetch_Site": "cross-site"},
         {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
-        {"Origin": "null"},
-        {"Origin": "http://localhost:1"},
-        {"Origin": "http://127.0.0.1"},
-    ],
-    ids=str,
-)
-async def test_pages_of_another_origin(served, headers):
-    is_refused(await ask(served, **headers), "origin")
-    is_refused(await ask(served, "/result/x", **headers), "origin")
-    assert served.engine.num_submitted == 0
+    ):
+        is_refused(await ask(served, **headers), "origin")
+        is_refused(await ask(served, "/result/x", **headers), "origin")
+        assert served.engine.num_submitted == 0, headers
 
 
 async def test_our_own_pages_and_what_is_no_page(served):

@@ -16,36 +16,20 @@ from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.server.http.json_body import parse, read_json
 
 REFUSED = {
-    "empty": b"",
-    "no object": b"[1]",
-    "a string": b'"x"',
-    "null": b"null",
-    "truncated": b'{"a": 1',
-    "trailing garbage": b'{"a": 1} x',
-    "two objects": b"{}{}",
-    "NaN": b'{"a": NaN}',
-    "Infinity": b'{"a": [-Infinity]}',
-    "too large a float": b'{"a": 1e400}',
-    "too long an integer": b'{"a": ' + b"1" * 5000 + b"}",
-    "100 digits": b'{"a": -' + b"1" * 100 + b"}",
-    "a key twice": b'{"a": 1, "a": 1}',
-    "a key twice, deeper": b'{"a": [{"b": 1, "b": 2}]}',
-    "lone surrogate": b'{"a": "\\ud800"}',
-    "lone surrogate in a list": b'{"a": [["x\\udfff"]]}',
-    "lone surrogate in a key": b'{"\\ud800": 1}',
-    "lone surrogate in a key, deeper": b'{"a": {"\\uDC00": 1}}',
-    "reversed pair": b'{"a": "\\udc00\\ud800"}',
-    "invalid UTF-8": b'{"a": "\xff"}',
-    "surrogate as UTF-8": b'{"a": "\xed\xa0\x80"}',
-    "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}',
-    "single quotes": b"{'a': 1}",
-    "65 levels": b'{"a":' + b"[" * 64 + b"]" * 64 + b"}",
+    "empty": b"", "no object": b"[1]", "a string": b'"x"', "null": b"null", "truncated": b'{"a": 1',
+    "trailing garbage": b'{"a": 1} x', "two objects": b"{}{}", "NaN": b'{"a": NaN}', "Infinity": b'{"a": [-Infinity]}',
+    "too large a float": b'{"a": 1e400}', "too long an integer": b'{"a": ' + b"1" * 5000 + b"}",
+    "100 digits": b'{"a": -' + b"1" * 100 + b"}", "a key twice": b'{"a": 1, "a": 1}',
+    "a key twice, deeper": b'{"a": [{"b": 1, "b": 2}]}', "lone surrogate": b'{"a": "\\ud800"}',
+    "lone surrogate in a list": b'{"a": [["x\\udfff"]]}', "lone surrogate in a key": b'{"\\ud800": 1}',
+    "lone surrogate in a key, deeper": b'{"a": {"\\uDC00": 1}}', "reversed pair": b'{"a": "\\udc00\\ud800"}',
+    "invalid UTF-8": b'{"a": "\xff"}', "surrogate as UTF-8": b'{"a": "\xed\xa0\x80"}',
+    "UTF-16": '{"a": 1}'.encode("utf-16"), "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}',
+    "single quotes": b"{'a': 1}", "65 levels": b'{"a":' + b"[" * 64 + b"]" * 64 + b"}",
     "100,000 levels": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "100,000 levels, unclosed": b'{"a":' + b'{"a":' * 100_000,
-    "a long name": b'{"' + b"a" * 200 + b'": 1}',
+    "100,000 levels, unclosed": b'{"a":' + b'{"a":' * 100_000, "a long name": b'{"' + b"a" * 200 + b'": 1}',
     "control character": b'{"a": "\x01"}',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -35,37 +35,21 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "kind"),
-    [
-        ("/docs/", "index.html", "text/html"),
-        ("/docs/index.html", "index.html", "text/html"),
-        ("/docs/tutorials/streams/", "tutorials/streams/index.html", "text/html"),
-        ("/docs/assets/a.js", "assets/a.js", "text/javascript"),
-        ("/docs/search.json", "search.json", "application/json"),
-    ],
-)
-async def test_a_file(served, path, name, kind):
-    answer = await served.client.get(path)
-    assert (answer.status_code, answer.text) == (200, FILES[name])
-    assert answer.headers["content-type"].partition(";")[0] == kind
-    assert answer.headers["x-content-type-options"] == "nosniff"
-
-
-async def test_a_folder_without_its_slash_leads_to_the_one_with(served):
+async def test_files_folders_and_nothing_else(served):
+    for path, name, kind in [
+        *(("", "index.html", "text/html"), ("index.html", "index.html", "text/html")),
+        *(("assets/a.js", "assets/a.js", "text/javascript"), ("search.json", "search.json", "application/json")),
+        ("tutorials/streams/", "tutorials/streams/index.html", "text/html"),
+    ]:
+        answer = await served.client.get(f"/docs/{path}")
+        assert (answer.status_code, answer.text) == (200, FILES[name]), path
+        assert answer.headers["content-type"].partition(";")[0] == kind
+        assert answer.headers["x-content-type-options"] == "nosniff"
     answer = await served.client.get("/docs/tutorials/streams?q=1")
     assert (answer.status_code, answer.headers["location"]) == (307, "streams/")
-
-
-async def test_the_routes_are_still_at_docs(served):
-    assert "openapi.json" in (await served.client.get("/docs")).text
-
-
-@pytest.mark.parametrize(
-    "name", ["nothing", "tutorials", "../index.html", "%2e%2e/settings.py", "index.html/x", "a%00b"]
-)
-async def test_nothing_else(served, name):
-    assert (await served.client.get(f"/docs/{name}")).status_code == 404
+    assert "openapi.json" in (await served.client.get("/docs")).text, "the routes are still there"
+    for name in ("nothing", "tutorials", "../index.html", "%2e%2e/settings.py", "index.html/x", "a%00b"):
+        assert (await served.client.get(f"/docs/{name}")).status_code == 404, name
 
 
 async def test_its_own_scripts_run_alone(served):

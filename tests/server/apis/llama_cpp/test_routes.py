@@ -1,6 +1,5 @@
 """llama.cpp's routes, as its clients send and read them."""
 
-import pytest
 from fake_engine import FakeTokenizer, answer_text
 from serving import parse_events
 
@@ -40,13 +39,10 @@ async def test_likeliest_tokens_whole_and_in_a_stream(served):
     assert [item for event in events for item in event.get("completion_probabilities", [])] == whole
 
 
-@pytest.mark.parametrize("prompt", [["hel", 108, 111], {"prompt_string": PROMPT}, list(PROMPT.encode())])
-async def test_forms_of_a_prompt(served, prompt):
-    answer = (await served.client.post("/completion", json={"prompt": prompt, "n_predict": 3})).json()
-    assert answer["content"] == answer_text(PROMPT, num_tokens=3)
-
-
-async def test_a_list_of_prompts_has_a_list_of_answers(served):
+async def test_forms_of_a_prompt_and_lists_of_them(served):
+    for prompt in (["hel", 108, 111], {"prompt_string": PROMPT}, list(PROMPT.encode())):
+        answer = (await served.client.post("/completion", json={"prompt": prompt, "n_predict": 3})).json()
+        assert answer["content"] == answer_text(PROMPT, num_tokens=3), prompt
     prompts = ["hi", PROMPT, list(PROMPT.encode()), {"prompt_string": "ho"}]
     answers = (await served.client.post("/completion", json={"prompt": prompts, "n_predict": 3})).json()
     texts = [answer_text(text, num_tokens=3) for text in ("hi", PROMPT, PROMPT, "ho")]
@@ -68,12 +64,12 @@ async def test_tokenize_takes_llama_cpps_fields(served):
     assert (await served.client.post("/tokenize", json={"content": "hi", "prompt": "hi"})).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/models", "/completions", "/chat/completions"])
-async def test_openais_routes_without_v1(served, path):
-    body = {"prompt": PROMPT, "max_tokens": 3} if path == "/completions" else {"messages": MESSAGES, "max_tokens": 3}
+async def test_openais_routes_without_v1(served):
     for version in ("", "/v1"):
-        ask = served.client.get(version + path) if path == "/models" else served.client.post(version + path, json=body)
-        assert (await ask).status_code == 200
+        assert (await served.client.get(f"{version}/models")).status_code == 200
+        for path, body in (("/completions", {"prompt": PROMPT}), ("/chat/completions", {"messages": MESSAGES})):
+            response = await served.client.post(version + path, json={**body, "max_tokens": 3})
+            assert response.status_code == 200, version + path
 
 
 async def test_a_stream_ends_with_an_event_without_text(served):
@@ -84,30 +80,22 @@ async def test_a_stream_ends_with_an_event_without_text(served):
     assert (last["content"], last["stop"], last["tokens_predicted"]) == ("", True, 5)
 
 
-@pytest.mark.parametrize("limit", [-1, None, 5000])
-async def test_without_a_limit_all_that_fits(served, limit):
-    response = await served.client.post("/completion", json={"prompt": PROMPT, "n_predict": limit})
-    assert response.json()["tokens_predicted"] == 512 - len(PROMPT)
-    assert response.headers.get("x-max-tokens") == (str(512 - len(PROMPT)) if limit == 5000 else None)
+async def test_without_a_limit_all_that_fits(served):
+    for limit in (-1, None, 5000):
+        response = await served.client.post("/completion", json={"prompt": PROMPT, "n_predict": limit})
+        assert response.json()["tokens_predicted"] == 512 - len(PROMPT)
+        assert response.headers.get("x-max-tokens") == (str(512 - len(PROMPT)) if limit == 5000 else None)
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "prompt"),
-        ({"prompt": "x", "n_predict": "5"}, "n_predict"),
-        ({"prompt": "x", "n_predict": 0}, "n_predict"),
-        ({"prompt": "x", "n_probs": 21}, "n_probs"),
-        ({"prompt": "x", "logit_bias": [[1]]}, "logit_bias"),
-        ({"prompt": [{"prompt_string": "x"}, 5]}, "prompt"),
-        ({"prompt": ["x"] * 17}, "prompt"),
-        ({"prompt": "x", "repeat_penalty": -1}, "repeat_penalty"),
-        ({"prompt": "x", "grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
-    ],
-)
-async def test_refusals_name_the_field(served, body, param):
-    response = await served.client.post("/completion", json=body)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+async def test_refusals_name_the_field(served):
+    for fields, param in [
+        *(({"n_predict": "5"}, "n_predict"), ({"n_predict": 0}, "n_predict"), ({"n_probs": 21}, "n_probs")),
+        *(({"logit_bias": [[1]]}, "logit_bias"), ({"prompt": [{"prompt_string": "x"}, 5]}, "prompt")),
+        *(({"prompt": ["x"] * 17}, "prompt"), ({"repeat_penalty": -1}, "repeat_penalty"), ({}, "prompt")),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
+    ]:
+        response = await served.client.post("/completion", json={"prompt": "x", **fields} if fields else {})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param), fields
 
 
 async def test_the_template_is_applied(served):

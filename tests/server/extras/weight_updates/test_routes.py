@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from serving import SlowSteps, parse_events, ready_client
+from shared_cores import CpuWait
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config.named_models import DEMO_FOLDER
@@ -43,17 +44,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 async def client(folders: list[Path]) -> AsyncIterator[httpx.AsyncClient]:
     """Client of a server with the demo model, as its admin."""
     settings = Settings(
-        model=str(folders[0]),
-        dtype="float32",
-        device="cpu",
-        num_threads=1,
-        num_kv_blocks=256,
-        max_num_seqs=16,
-        max_num_batched_tokens=64,
-        api_key=("user",),
-        admin_key=("admin",),
-        weights_dir=str(folders[0].parent),
-    )
+        model=str(folders[0]), dtype="float32", device="cpu", num_threads=1, num_kv_blocks=256, max_num_seqs=16,
+        max_num_batched_tokens=64, api_key=("user",), admin_key=("admin",), weights_dir=str(folders[0].parent),
+    )  # fmt: skip
     app = build_app(settings)
     async with ready_client(app, headers=ADMIN) as client:
         yield client
@@ -90,10 +83,11 @@ async def test_swaps_under_sixteen_streams_lose_nothing(
             results.append(events[-1]["data"])
 
     streams = [asyncio.create_task(stream(number)) for number in range(16)]
-    for version in range(1, NUM_SWAPS + 1):
-        answer = await client.post("/weights", json={"path": str(folders[version % 2])})
-        assert answer.json()["weights_version"] == version, answer.text
-        assert answer.json()["hold_s"] < 0.5
+    with CpuWait() as wait:
+        for version in range(1, NUM_SWAPS + 1):
+            answer = await client.post("/weights", json={"path": str(folders[version % 2])})
+            assert answer.json()["weights_version"] == version, answer.text
+            assert answer.json()["hold_s"] < 0.5 * wait.factor
     is_over.set()
     await asyncio.gather(*streams)
     assert {result["status"] for result in results} == {"completed"}
@@ -139,26 +133,26 @@ RECEIPTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("path", RECEIPTS)
-async def test_receipts_name_the_weights_that_answered(client: httpx.AsyncClient, path: str) -> None:
-    async def answer() -> dict[str, Any]:
-        body = {**RECEIPTS[path], "receipt": True}
-        found: dict[str, Any] = (await client.post(path, json=body, headers={"Prefer": "wait=30"})).json()
-        return found
+async def test_receipts_name_the_weights_that_answered(client: httpx.AsyncClient) -> None:
+    async def answers() -> dict[str, dict[str, Any]]:
+        headers = {"Prefer": "wait=30"}
+        sent = {path: {**body, "receipt": True} for path, body in RECEIPTS.items()}
+        return {path: (await client.post(path, json=body, headers=headers)).json() for path, body in sent.items()}
 
     async def verdict(receipt: dict[str, Any]) -> tuple[int, Any]:
         checked = await client.post("/verify", json={"receipt": receipt})
         return checked.status_code, checked.json().get("valid", checked.json().get("error", {}).get("code"))
 
-    before = await answer()
-    assert (before["weights_version"], await verdict(before["receipt"])) == (0, (200, True))
+    before = await answers()
+    for path, answer in before.items():
+        assert (answer["weights_version"], await verdict(answer["receipt"])) == (0, (200, True)), path
     await client.post("/weights", json={"path": "new"})
-    after = await answer()
-    assert (after["weights_version"], await verdict(after["receipt"])) == (1, (200, True))
-    assert await verdict(before["receipt"]) == (400, "other_weights")
-    if path == "/generate":
-        stored = (await client.get(f"/result/{before['seq_id']}")).json()
-        assert (stored["receipt"], stored["weights_version"]) == (before["receipt"], 0)
+    for path, answer in (await answers()).items():
+        assert (answer["weights_version"], await verdict(answer["receipt"])) == (1, (200, True)), path
+        assert await verdict(before[path]["receipt"]) == (400, "other_weights"), path
+    first = before["/generate"]
+    stored = (await client.get(f"/result/{first['seq_id']}")).json()
+    assert (stored["receipt"], stored["weights_version"]) == (first["receipt"], 0)
 
 
 async def test_an_answer_of_two_versions_has_no_receipt(slow_here: SlowSteps, client: httpx.AsyncClient) -> None:
@@ -216,34 +210,20 @@ async def test_modes_of_running_requests(
     assert later.json()["weights_version"] == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("../../etc", "within the server's --weights-dir"),
-        ("/etc", "within the server's --weights-dir"),
-        ("link", "within the server's --weights-dir"),
-        ("missing", "no folder or file"),
-        ("a\0b", "cannot be read"),
-        (".", "neither model.safetensors nor"),
-    ],
-)
-async def test_wrong_paths_change_nothing(
-    client: httpx.AsyncClient, folders: list[Path], path: str, message: str
-) -> None:
-    link = folders[0].parent / "link"
-    if not link.is_symlink():
-        link.symlink_to("/etc")
-    answer = await client.post("/weights", json={"path": path})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, "path"), error
-    assert message in error["message"]
-    assert "\n" not in error["message"]
+async def test_wrong_paths_and_other_keys_change_nothing(client: httpx.AsyncClient, folders: list[Path]) -> None:
+    (folders[0].parent / "link").symlink_to("/etc")
+    for path, message in [
+        *((path, "within the server's --weights-dir") for path in ("../../etc", "/etc", "link")),
+        *(("missing", "no folder or file"), ("a\0b", "cannot be read"), (".", "neither model.safetensors nor")),
+    ]:
+        answer = await client.post("/weights", json={"path": path})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "path"), error
+        assert message in error["message"]
+        assert "\n" not in error["message"]
+    for path in ("/weights", "/pause", "/resume", "/sleep", "/wake_up"):
+        assert (await client.post(path, json={"path": "new"}, headers=USER)).status_code == 403, path
     assert (await client.get("/version")).json()["weights_version"] == 0
-
-
-@pytest.mark.parametrize("path", ["/weights", "/pause", "/resume", "/sleep", "/wake_up"])
-async def test_other_keys_may_not_change_the_server(client: httpx.AsyncClient, path: str) -> None:
-    assert (await client.post(path, json={"path": "new"}, headers=USER)).status_code == 403
 
 
 @pytest.mark.parametrize("settings", [Settings(host="0.0.0.0")])

@@ -116,9 +116,8 @@ async def test_generate_gives_its_result(served: Any, client: openai.AsyncOpenAI
     assert len(served.service.results) == 0
 
 
-@pytest.mark.parametrize(
-    ("bad", "code", "param"),
-    [
+async def test_a_wrong_line_fails_the_batch(served: Any, client: openai.AsyncOpenAI) -> None:
+    wrong: list[tuple[Any, str, str | None]] = [
         (b"{not json", "invalid_json_line", None),
         (b'{"custom_id": "x", "custom_id": "y"}', "invalid_json_line", None),
         (b"[1]", "invalid_json_line", None),
@@ -130,21 +129,15 @@ async def test_generate_gives_its_result(served: Any, client: openai.AsyncOpenAI
         (line("x") | {"body": []}, "invalid_type", "body"),
         (line("x", stream=True), "invalid_stream", "body.stream"),
         (line("first"), "duplicate_custom_id", "custom_id"),
-    ],
-)
-async def test_a_wrong_line_fails_the_batch(
-    served: Any, client: openai.AsyncOpenAI, bad: Any, code: str, param: str | None
-) -> None:
-    failed = await ended(client, await begin(client, line("first"), bad))
-    assert failed.status == "failed"
-    assert failed.failed_at is not None
-    (error,) = failed.errors.data
-    assert (error.code, error.line, error.param) == (code, 2, param)
-    assert failed.output_file_id is failed.error_file_id is None
-    assert served.engine.num_submitted == 0
-
-
-async def test_an_empty_file_fails(client: openai.AsyncOpenAI) -> None:
+    ]
+    for bad, code, param in wrong:
+        failed = await ended(client, await begin(client, line("first"), bad))
+        assert failed.status == "failed", bad
+        assert failed.failed_at is not None
+        (error,) = failed.errors.data
+        assert (error.code, error.line, error.param) == (code, 2, param)
+        assert failed.output_file_id is failed.error_file_id is None
+        assert served.engine.num_submitted == 0
     failed = await ended(client, await begin(client, b"", b"  "))
     assert failed.errors.data[0].code == "empty_file"
 
@@ -259,61 +252,34 @@ async def test_a_line_is_no_longer_than_a_body(served: Any, client: openai.Async
     assert "--max-body-bytes" in (await refusal(client.files.create(file=b"x" * 1001, purpose="batch"), 400)).message
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
-        ({"completion_window": "soon"}, "completion_window"),
-        ({"completion_window": "99d"}, "completion_window"),
-        ({"metadata": {"k": 1}}, "metadata"),
-        ({"input_file_id": "file-x"}, "input_file_id"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 0}}, "output_expires_after.seconds"),
-    ],
-)
-async def test_a_wrong_batch_is_refused(client: openai.AsyncOpenAI, fields: dict[str, Any], param: str) -> None:
-    file_id = await upload(client, line("a"))
-    body = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h", **fields}
-    assert (await refusal(client.batches.create(**body), 400)).param == param
-
-
-async def test_an_output_is_no_input(client: openai.AsyncOpenAI) -> None:
+async def test_a_wrong_batch_is_refused(client: openai.AsyncOpenAI) -> None:
     done = await ended(client, await begin(client, line("a")))
-    refused = await refusal(
-        client.batches.create(input_file_id=done.output_file_id, endpoint="/generate", completion_window="1h"), 400
-    )
-    assert refused.param == "input_file_id"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        *(({"endpoint": "/v1/embeddings"}, "endpoint"), ({"metadata": {"k": 1}}, "metadata")),
+        *(({"completion_window": window}, "completion_window") for window in ("soon", "99d")),
+        *(({"input_file_id": file_id}, "input_file_id") for file_id in ("file-x", done.output_file_id)),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 0}}, "output_expires_after.seconds"),
+    ]
+    good = {"input_file_id": done.input_file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    for fields, param in wrong:
+        assert (await refusal(client.batches.create(**{**good, **fields}), 400)).param == param, fields
 
 
-@pytest.mark.parametrize(
-    ("content_type", "body", "param"),
-    [
-        ("application/json", b"{}", "file"),
-        ("multipart/form-data", b"--x\r\n", "file"),
-        ("multipart/form-data; boundary=x", b"", None),
-        ("multipart/form-data; boundary=x", b"--x\r\n\r\n", None),
-        ("multipart/form-data; boundary=x", b"--x\r\nA: b\r\n\r\nhi\r\n--x--", None),
-        (
-            "multipart/form-data; boundary=x",
-            b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nhi\r\n--x--',
-            "purpose",
-        ),
-        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nhi\r\n--x--', "a"),
-    ],
-)
-async def test_a_wrong_form_is_refused(served: Any, content_type: str, body: bytes, param: str | None) -> None:
-    answer = await served.client.post("/v1/files", content=body, headers={"Content-Type": content_type})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
-
-
-async def test_a_file_expires_after_its_creation_only(served: Any) -> None:
+async def test_a_wrong_form_or_page_is_refused(served: Any) -> None:
+    multipart, named = "multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="%s"'
+    for content_type, body, param in [
+        *(("application/json", b"{}", "file"), ("multipart/form-data", b"--x\r\n", "file"), (multipart, b"", None)),
+        *((multipart, b"--x\r\n\r\n", None), (multipart, b"--x\r\nA: b\r\n\r\nhi\r\n--x--", None)),
+        (multipart, named % b"file" + b"\r\n\r\nhi\r\n--x--", "purpose"),
+        (multipart, named % b"a" + b"\r\n\r\nhi\r\n--x--", "a"),
+    ]:
+        answer = await served.client.post("/v1/files", content=body, headers={"Content-Type": content_type})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
     form = {"purpose": "batch", "expires_after[anchor]": "last_active_at", "expires_after[seconds]": "3600"}
     answer = await served.client.post("/v1/files", data=form, files={"file": b"{}"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "expires_after[anchor]")
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=99999", "order=up"])
-async def test_a_wrong_page_is_refused(served: Any, query: str) -> None:
-    assert (await served.client.get(f"/v1/files?{query}")).status_code == 400
+    for query in ("limit=0", "limit=x", "limit=99999", "order=up"):
+        assert (await served.client.get(f"/v1/files?{query}")).status_code == 400, query
 
 
 @pytest.mark.parametrize("settings", [Settings(api_key=("ann", "ben"))])
