@@ -38,16 +38,9 @@ class NullDevice:
 
     def __init__(self, *, step_s: float, num_blocks: int) -> None:
         self.loaded = SimpleNamespace(
-            memory=None,
-            model_config=read_model_config(DEMO_FOLDER),
-            device=SimpleNamespace(type="none"),
-            inexact=None,
-            dtype="none",
-            max_model_len=MAX_MODEL_LEN,
-            cache=CacheSpec(num_blocks, 16),
-            states=None,
-            op_by_op=None,
-        )
+            memory=None, model_config=read_model_config(DEMO_FOLDER), device=SimpleNamespace(type="none"), inexact=None,
+            dtype="none", max_model_len=MAX_MODEL_LEN, cache=CacheSpec(num_blocks, 16), states=None, op_by_op=None,
+        )  # fmt: skip
         self.ranks = None
         self.has_idle_work = False
         self._step_s = step_s

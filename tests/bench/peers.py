@@ -155,17 +155,12 @@ def summary(figures: Figures, cost: Cost, output_len: int) -> dict[str, Any]:
         ratios = [a / b for a, b in zip(ours, rates, strict=True)]
         whole, prompt = statistics.median(series.whole), statistics.median(series.prompt)
         rows[peer] = {
-            "tokens_per_s": statistics.median(rates),
-            "share_of_limit": least / whole,
-            "ratio": statistics.median(ratios),
-            "ratio_min": min(ratios),
-            "ratio_max": max(ratios),
-            "prompt_tokens_per_s": point.num_seqs * point.prompt_len / prompt,
-            "prompt_share": prompt_least / prompt,
+            "tokens_per_s": statistics.median(rates), "share_of_limit": least / whole,
+            "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+            "prompt_tokens_per_s": point.num_seqs * point.prompt_len / prompt, "prompt_share": prompt_least / prompt,
             "step_ms": 1e3 * (whole - prompt) / (output_len - 1),
-            "step_share": (least - prompt_least) / (whole - prompt),
-            "same_first_tokens": figures.agreement[peer],
-        }
+            "step_share": (least - prompt_least) / (whole - prompt), "same_first_tokens": figures.agreement[peer],
+        }  # fmt: skip
     return {"point": str(point), "bandwidth": machine.bandwidth, "matmul": machine.matmul, "peers": rows}
 
 

@@ -101,18 +101,11 @@ def test_a_failed_request_raises_from_generate_and_is_a_result_of_its_job(caller
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, BadRequestError),
-        (413, BadRequestError),
-        (422, BadRequestError),
-        (401, AuthenticationError),
-        (403, AuthenticationError),
-        (404, NotFoundError),
-        (429, QueueFullError),
-        (500, ServerError),
-        (503, ServerError),
+        (400, BadRequestError), (413, BadRequestError), (422, BadRequestError), (401, AuthenticationError),
+        (403, AuthenticationError), (404, NotFoundError), (429, QueueFullError), (500, ServerError), (503, ServerError),
         (302, APIError),
     ],
-)
+)  # fmt: skip
 def test_each_status_has_its_error(
     make_caller: MakeCaller, stand_in: StandIn, status: int, kind: type[APIError]
 ) -> None:

@@ -268,16 +268,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        (None, None),
-        ("7", 7.0),
-        (" 7 ", 7.0),
-        ("-1", None),
-        ("soon", None),
-        ("", None),
-        ("Fri, 02 Jan 2026 03:04:15 GMT", 10.0),
-        ("Fri, 02 Jan 2026 03:04:15 -0000", 10.0),
+        (None, None), ("7", 7.0), (" 7 ", 7.0), ("-1", None), ("soon", None), ("", None),
+        ("Fri, 02 Jan 2026 03:04:15 GMT", 10.0), ("Fri, 02 Jan 2026 03:04:15 -0000", 10.0),
         ("Fri, 02 Jan 2026 03:00:00 GMT", 0.0),
     ],
-)
+)  # fmt: skip
 def test_retry_after_in_both_forms(header: str | None, seconds: float | None) -> None:
     assert read_retry_after(header, NOW) == seconds

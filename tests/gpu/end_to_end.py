@@ -173,18 +173,11 @@ class EndToEnd:
         self.figures: list[Figure] = []
         self._is_rehearsed = False
         self._config = EngineConfig(
-            model=str(folder),
-            load_format="dummy",
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            device=device,
-            async_scheduling=True,
-            max_num_seqs=max(4, 256 // scale),
-            max_num_batched_tokens=8192 // scale,
-            max_model_len=9216 // scale,
-            enable_prefix_caching=False,
+            model=str(folder), load_format="dummy", quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+            device=device, async_scheduling=True, max_num_seqs=max(4, 256 // scale),
+            max_num_batched_tokens=8192 // scale, max_model_len=9216 // scale, enable_prefix_caching=False,
             num_kv_blocks=None if scale == 1 else 400,
-        )
+        )  # fmt: skip
         start = time.perf_counter()
         self._parts = load(self._config)
         run = self.run()

@@ -32,18 +32,10 @@ class Case:
 
 # Rows of whole blocks for formats that have them only from 128 or 256 inputs on.
 _WIDE: dict[str, Any] = {
-    "vocab_size": tiny_models.VOCAB_SIZE,
-    "hidden_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": tiny_models.MAX_LEN,
-    "initializer_range": 0.1,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": None,
-}
+    "vocab_size": tiny_models.VOCAB_SIZE, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": tiny_models.MAX_LEN, "initializer_range": 0.1,
+    "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None,
+}  # fmt: skip
 CONFIGS |= {
     "llama-wide": LlamaConfig(**_WIDE, intermediate_size=512),
     "qwen3-moe-wide": Qwen3MoeConfig(
@@ -125,26 +117,17 @@ _COMMON_FAMILIES = (
     *("granite-hybrid", "mamba2", "nemotron-h", "falcon-h1", "lfm2", "kimi-linear", "deepseek-v2", "llama3-rope"),
 )
 _FORMATS: dict[str, Case] = {
-    "GGUF Q4_K": _mixture("Q4_K", "Q4_K"),
-    "FP8 blocks of 128": _blocks("llama-wide", 128),
-    "awq": _checkpoint("llama-gqa-tied", "awq"),
-    "gptq": _checkpoint("llama-gqa-tied", "gptq"),
+    "GGUF Q4_K": _mixture("Q4_K", "Q4_K"), "FP8 blocks of 128": _blocks("llama-wide", 128),
+    "awq": _checkpoint("llama-gqa-tied", "awq"), "gptq": _checkpoint("llama-gqa-tied", "gptq"),
     "gptq-act-order": _checkpoint("llama-gqa-tied", "gptq-act-order"),
-    "FP8 experts in blocks of 128": _blocks("qwen3-moe-wide", 128),
-    "GGUF Q8_0": _gguf("llama-gqa-tied", "Q8_0"),
-    "GGUF Q4_0": _gguf("llama-gqa-tied", "Q4_0"),
-    "MXFP4": Case(_mxfp4, needs=GGUF),
-    "int8 at load": _rounded("llama-gqa-tied", "int8"),
-    "int4 at load": _rounded("llama-gqa-tied", "int4"),
-    "fp8 at load": _rounded("llama-gqa-tied", "fp8"),
-    "fp8-dynamic": _checkpoint("llama-gqa-tied", "fp8-dynamic"),
-    "fp8-per-tensor": _checkpoint("llama-gqa-tied", "fp8-per-tensor"),
-    "w8a8": _checkpoint("llama-gqa-tied", "w8a8"),
-    "w4a16": _checkpoint("llama-gqa-tied", "w4a16"),
-    "GGUF Q6_K, Q5_K": _mixture("Q6_K", "Q5_K"),
-    "GGUF Q5_K, Q6_K": _mixture("Q5_K", "Q6_K"),
-    "GGUF MXFP4": _gguf("gpt-oss", "MXFP4"),
-}
+    "FP8 experts in blocks of 128": _blocks("qwen3-moe-wide", 128), "GGUF Q8_0": _gguf("llama-gqa-tied", "Q8_0"),
+    "GGUF Q4_0": _gguf("llama-gqa-tied", "Q4_0"), "MXFP4": Case(_mxfp4, needs=GGUF),
+    "int8 at load": _rounded("llama-gqa-tied", "int8"), "int4 at load": _rounded("llama-gqa-tied", "int4"),
+    "fp8 at load": _rounded("llama-gqa-tied", "fp8"), "fp8-dynamic": _checkpoint("llama-gqa-tied", "fp8-dynamic"),
+    "fp8-per-tensor": _checkpoint("llama-gqa-tied", "fp8-per-tensor"), "w8a8": _checkpoint("llama-gqa-tied", "w8a8"),
+    "w4a16": _checkpoint("llama-gqa-tied", "w4a16"), "GGUF Q6_K, Q5_K": _mixture("Q6_K", "Q5_K"),
+    "GGUF Q5_K, Q6_K": _mixture("Q5_K", "Q6_K"), "GGUF MXFP4": _gguf("gpt-oss", "MXFP4"),
+}  # fmt: skip
 _OTHER_FORMATS: dict[str, Case] = {
     **{name: _checkpoint("llama-gqa-tied", name) for name in CASES},
     **{f"{model} in {name}": _checkpoint(model, name) for model, name in OTHERS},
@@ -157,14 +140,7 @@ _OTHER_FORMATS: dict[str, Case] = {
         f"{model}, {kind} at load": _rounded(model, kind)
         for kind in ("int8", "int4", "fp8")
         for model in (
-            "llama-wide",
-            "qwen3-moe-wide",
-            "qwen3-moe",
-            "deepseek-v3",
-            "gpt-oss",
-            "qwen3.5",
-            "mamba2",
-            "gemma2",
+            "llama-wide", "qwen3-moe-wide", "qwen3-moe", "deepseek-v3", "gpt-oss", "qwen3.5", "mamba2", "gemma2",
             "lfm2",
         )
     },
@@ -182,7 +158,7 @@ _OTHER_FORMATS: dict[str, Case] = {
     },
     # A GPU rounds inputs for weights with one scale an output alone.
     "GGUF Q4_0, inputs int8": replace(_gguf("llama-gqa-tied", "Q4_0", quantization_activations="int8"), is_exact=False),
-}
+}  # fmt: skip
 _POOLED = {
     "embed qwen3": _pooled("qwen3", "embed", pooling="lasttoken"),
     "embed bert": _pooled("bert", "embed"),

@@ -34,17 +34,10 @@ PARAMS = {
 PATH_PARAMS = {
     **PARAMS,
     "changed": SamplingParams(
-        repetition_penalty=1.2,
-        presence_penalty=0.5,
-        frequency_penalty=0.1,
-        logit_bias={30: 5.0},
-        stop_token_ids=[7, 8],
-        min_tokens=NUM_TOKENS,
-        logprobs=3,
-        seed=7,
-        max_tokens=NUM_TOKENS,
+        repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=0.1, logit_bias={30: 5.0},
+        stop_token_ids=[7, 8], min_tokens=NUM_TOKENS, logprobs=3, seed=7, max_tokens=NUM_TOKENS,
     ),
-}
+}  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "int8": {"dtype": "float32", "quantization": "int8"},

@@ -35,13 +35,8 @@ WITHOUT_FP8 = KERNELS - {"fp8_experts", "round_groups"}  # tensor cores that do 
 def report(arch: int, *options: str) -> list[dict[str, Any]]:
     """Return every kernel of compile_report.SHAPES, from its own process: in this one kernels may be interpreted."""
     command = [
-        sys.executable,
-        str(Path(__file__).with_name("compile_report.py")),
-        "--json",
-        "--arch",
-        str(arch),
-        *options,
-    ]
+        sys.executable, str(Path(__file__).with_name("compile_report.py")), "--json", "--arch", str(arch), *options,
+    ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -198,14 +193,8 @@ def test_memory_bound_kernels_leave_memory_time() -> None:
     """Check the main loops' instructions and conversions against memory's speed on an H200 (instruction_budget.py)."""
     rows = [row for row in report(90) if row["issue"]]
     assert {row["kernel"] for row in rows} == {
-        "decode",
-        "few_rows",
-        "fp8_experts",
-        "grouped_matmul",
-        "byte_linear",
-        "quantized_experts",
-        "quantized_matmul",
-    }
+        "decode", "few_rows", "fp8_experts", "grouped_matmul", "byte_linear", "quantized_experts", "quantized_matmul",
+    }  # fmt: skip
     assert [row for row in rows if row["issue"] > most_issue(row)] == []
     assert [row for row in rows if row["conversions"] > 50] == []
 

@@ -36,22 +36,11 @@ GGUF_MODELS, GGUF_HYBRIDS = sorted(_FIELDS.keys() & CONFIGS.keys()), sorted(_FIE
 # Types that the package does not quantize -> bytes of a block's scales, halves, and a size that makes values some
 # tenths wide. Other bytes of a block are drawn from the values.
 _DRAWN = {
-    "Q2_K": ((80, 82), 1 / 200),
-    "Q3_K": ((108,), 1 / 500),
-    "Q4_K": ((0, 2), 1 / 4000),
-    "Q5_K": ((0, 2), 1 / 8000),
-    "Q6_K": ((208,), 1 / 16000),
-    "IQ1_S": ((0,), 1 / 64),
-    "IQ1_M": ((), 0),
-    "IQ2_XXS": ((0,), 1 / 640),
-    "IQ2_XS": ((0,), 1 / 640),
-    "IQ2_S": ((0,), 1 / 640),
-    "IQ3_XXS": ((0,), 1 / 2000),
-    "IQ3_S": ((0,), 1 / 2000),
-    "IQ4_NL": ((0,), 1 / 500),
-    "IQ4_XS": ((0,), 1 / 16000),
-    "NVFP4": ((), 0),
-}
+    "Q2_K": ((80, 82), 1 / 200), "Q3_K": ((108,), 1 / 500), "Q4_K": ((0, 2), 1 / 4000), "Q5_K": ((0, 2), 1 / 8000),
+    "Q6_K": ((208,), 1 / 16000), "IQ1_S": ((0,), 1 / 64), "IQ1_M": ((), 0), "IQ2_XXS": ((0,), 1 / 640),
+    "IQ2_XS": ((0,), 1 / 640), "IQ2_S": ((0,), 1 / 640), "IQ3_XXS": ((0,), 1 / 2000), "IQ3_S": ((0,), 1 / 2000),
+    "IQ4_NL": ((0,), 1 / 500), "IQ4_XS": ((0,), 1 / 16000), "NVFP4": ((), 0),
+}  # fmt: skip
 Kinds = Callable[[str], Type]  # type of a tensor with this name in transformers
 
 

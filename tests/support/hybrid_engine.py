@@ -38,16 +38,11 @@ class HybridEngine:
         for index in range(n):
             requests.append(
                 Request(
-                    request_id=f"r{self._num_requests}",
-                    prompt_token_ids=prompt,
-                    params=SamplingParams(n=n),
-                    max_num_tokens=len(prompt) + num_new,
-                    seed=index,
-                    index=index,
-                    tenant=tenant,
+                    request_id=f"r{self._num_requests}", prompt_token_ids=prompt, params=SamplingParams(n=n),
+                    max_num_tokens=len(prompt) + num_new, seed=index, index=index, tenant=tenant,
                     parent=requests[0] if requests else None,
                 )
-            )
+            )  # fmt: skip
         self._num_requests += 1
         self.pipeline.core.add(requests)
         return requests

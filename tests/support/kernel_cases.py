@@ -140,16 +140,9 @@ def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> 
     num_prefills = random.randint(0 if num_decodes else 1, num_prefills) if num_prefills else 0
     query_lens = [1] * num_decodes + [random.randint(2, pick([2, 9, LONGEST])) for _ in range(num_prefills)]
     return AttentionCase(
-        tuple(query_lens),
-        tuple(random.randint(0, pick([0, 20, 150])) for _ in query_lens),
-        group=pick([1, 2, 3, 4, 6, 7, 8, 16]),
-        num_kv_heads=pick([1, 2, 3]),
-        head_dim=pick([64, 64, 80, 96, 128, 256]),
-        block_size=pick([16, 32, 64, 128]),
-        sliding_window=pick([0, 0, 1, 7, 33, 100]),
-        dtype=pick(DOT_DTYPES),
-        is_cache_joint=pick([True, False]),
-        softcap=pick([0.0, 0.0, 0.7, 50.0]),
-        has_sinks=pick([False, False, True]),
+        tuple(query_lens), tuple(random.randint(0, pick([0, 20, 150])) for _ in query_lens),
+        group=pick([1, 2, 3, 4, 6, 7, 8, 16]), num_kv_heads=pick([1, 2, 3]), head_dim=pick([64, 64, 80, 96, 128, 256]),
+        block_size=pick([16, 32, 64, 128]), sliding_window=pick([0, 0, 1, 7, 33, 100]), dtype=pick(DOT_DTYPES),
+        is_cache_joint=pick([True, False]), softcap=pick([0.0, 0.0, 0.7, 50.0]), has_sinks=pick([False, False, True]),
         seed=seed,
-    )
+    )  # fmt: skip

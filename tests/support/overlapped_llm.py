@@ -115,15 +115,10 @@ def compare(folder: str, seed: int, capturer: GraphCapturer | None = None) -> tu
         name: getattr(plain.config, name)
         for name in ("dtype", "device", "block_size", "max_num_batched_tokens", "long_prefill_token_threshold")
         + (
-            "max_num_seqs",
-            "num_kv_blocks",
-            "batching_policy",
-            "enable_prefix_caching",
-            "swap_space",
-            "preemption_mode",
-            "speculative_config",
+            "max_num_seqs", "num_kv_blocks", "batching_policy", "enable_prefix_caching", "swap_space",
+            "preemption_mode", "speculative_config",
         )
-    }
+    }  # fmt: skip
     llm = overlapped_llm(folder, stream, **settings)
     if capturer is not None:
         sizes = graph_sizes(llm.config.max_num_seqs)

@@ -82,11 +82,6 @@ def random_weight(form: Form, num_outputs: int, num_inputs: int, *, seed: int = 
     upper = [(positive(num_inputs // form.super_group, num_outputs) / 32).half() for _ in range(2)]
     dtype = torch.uint8 if form.has_offsets else torch.int8
     return QuantizedWeight(
-        codes,
-        lower[0].to(dtype),
-        lower[1].to(dtype) if form.has_offsets else None,
-        form.bits,
-        upper[0],
-        -upper[1] * 2 ** (form.bits - 1) if form.has_offsets else None,
-        codebook=form.codebook,
-    )
+        codes, lower[0].to(dtype), lower[1].to(dtype) if form.has_offsets else None, form.bits, upper[0],
+        -upper[1] * 2 ** (form.bits - 1) if form.has_offsets else None, codebook=form.codebook,
+    )  # fmt: skip

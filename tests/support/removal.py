@@ -89,13 +89,8 @@ async def asked(options: Mapping[str, Any], operations: Sequence[Operation] | No
     few = {"polled": polled["token_ids"], "events": streamed.count("event: token"), "ready": ready, "missing": missing}
     shown = [f"{method} {path}" for path, methods in document["paths"].items() for method in methods]
     return {
-        "few": few,
-        "refusal": "",
-        "shown": shown,
-        "operations": operations,
-        "answers": answers,
-        "loaded": loaded(),
-    } | {"broken": [router.folder for router in app.state.lazy_routes.broken]}
+        "few": few, "refusal": "", "shown": shown, "operations": operations, "answers": answers, "loaded": loaded(),
+    } | {"broken": [router.folder for router in app.state.lazy_routes.broken]}  # fmt: skip
 
 
 def all_operations(document: dict[str, Any], app: Any) -> list[Operation]:

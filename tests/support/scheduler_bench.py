@@ -36,20 +36,15 @@ def request(
         request_id=name,
         prompt_token_ids=tokens,
         params=SamplingParams(
-            priority=priority,
-            timeout_ms=timeout_ms,
-            max_queue_ms=max_queue_ms,
-            is_background=is_background,
-            cache_salt=cache_salt,
-            ttft_ms=ttft_ms,
-            itl_ms=itl_ms,
+            priority=priority, timeout_ms=timeout_ms, max_queue_ms=max_queue_ms, is_background=is_background,
+            cache_salt=cache_salt, ttft_ms=ttft_ms, itl_ms=itl_ms,
         ),
         max_num_tokens=len(tokens) + num_new,
         seed=0,
         stop_token_ids=stop,
         parent=parent,
         tenant=tenant,
-    )
+    )  # fmt: skip
 
 
 @dataclass

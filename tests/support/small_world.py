@@ -197,18 +197,13 @@ class SmallWorld:
         for index in range(prompt.n):
             group.append(
                 Request(
-                    request_id=f"{name}{prompt.count - self.num_left[name] - 1}",
-                    index=index,
-                    prompt_token_ids=list(prompt.token_ids),
-                    params=self._params[name],
-                    max_num_tokens=len(prompt.token_ids) + prompt.max_tokens,
-                    seed=self._places[name] * 4 + index,
-                    stop_token_ids=frozenset({STOP}),
-                    tenant=prompt.tenant,
-                    parent=group[0] if group else None,
+                    request_id=f"{name}{prompt.count - self.num_left[name] - 1}", index=index,
+                    prompt_token_ids=list(prompt.token_ids), params=self._params[name],
+                    max_num_tokens=len(prompt.token_ids) + prompt.max_tokens, seed=self._places[name] * 4 + index,
+                    stop_token_ids=frozenset({STOP}), tenant=prompt.tenant, parent=group[0] if group else None,
                     arrival_time=self.now,
                 )
-            )
+            )  # fmt: skip
         waiting, charged = {request.tenant for request in self.scheduler.waiting}, self._charged()
         level = 0.0 if self.scheduler._counters is None else self.scheduler._counters._level
         self.core.add(group)

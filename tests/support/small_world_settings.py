@@ -25,14 +25,9 @@ class Prompt:
     def params(self) -> SamplingParams:
         """Return the parameters of its requests."""
         return SamplingParams(
-            max_tokens=self.max_tokens,
-            n=self.n,
-            priority=self.priority,
-            is_background=self.is_background,
-            timeout_ms=self.timeout_ms,
-            max_queue_ms=self.max_queue_ms,
-            prompt_logprobs=self.prompt_logprobs,
-        )
+            max_tokens=self.max_tokens, n=self.n, priority=self.priority, is_background=self.is_background,
+            timeout_ms=self.timeout_ms, max_queue_ms=self.max_queue_ms, prompt_logprobs=self.prompt_logprobs,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -171,19 +171,13 @@ class Memory:
         is_finished = request.status is Status.FINISHED
         table = [numbers.setdefault(block, len(numbers)) * 2 + (block in cached) for block in request.block_table]
         return (
-            request.seed,
-            -1 if request.parent is None else ranks.get(request.parent, -2),
-            request.status.value,
-            0 if is_finished else len(request.token_ids),
-            request.num_computed_tokens,
-            request.num_output_placeholders,
+            request.seed, -1 if request.parent is None else ranks.get(request.parent, -2), request.status.value,
+            0 if is_finished else len(request.token_ids), request.num_computed_tokens, request.num_output_placeholders,
             min(request.num_preemptions, MAX_PREEMPTIONS),
             request.num_read_tokens if request.needs_prompt_logprobs else 0,
-            len(self._world.texts._prompt_logprobs.get(request, ())),
-            request.first_scheduled_time is None,
-            request.arrival_time - self._world.now if has_deadline else 0,
-            *table,
-        )
+            len(self._world.texts._prompt_logprobs.get(request, ())), request.first_scheduled_time is None,
+            request.arrival_time - self._world.now if has_deadline else 0, *table,
+        )  # fmt: skip
 
     def _step_key(self, step: Any, ranks: dict[Request, int], numbers: dict[int, int]) -> tuple[Any, ...]:
         def renamed(pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

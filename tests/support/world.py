@@ -60,14 +60,9 @@ class World:
         )
         cost_model = CostModel()
         core = EngineCore(
-            settings.config,
-            scheduler,
-            OutputProcessor(None),
-            speculation=self._speculation(),
-            cost_model=cost_model,
-            pacer=pacer_of(settings.config, cost_model),
-            clock=lambda: self._now,
-        )
+            settings.config, scheduler, OutputProcessor(None), speculation=self._speculation(), cost_model=cost_model,
+            pacer=pacer_of(settings.config, cost_model), clock=lambda: self._now,
+        )  # fmt: skip
         if core.blocks.cache is not None:
             core.blocks.cache._hash = settings.hash
         if core.scheduler._counters is not None:

@@ -138,21 +138,11 @@ def random_conditions(rng: random.Random) -> Conditions:
         return rng.choice([0.0, strength * rng.random()])
 
     return Conditions(
-        arrival=rng.choice([0.1, 0.4, 0.9]),
-        most_unfinished=rng.choice([8, 20, 50]),
-        follow_up=rng.random(),
-        greedy=rng.random(),
-        several=perhaps(0.6),
-        deadline=perhaps(0.3),
-        late_text=perhaps(0.6),
-        abort=perhaps(0.04),
-        mass_abort=perhaps(0.005),
-        culprit=perhaps(0.02),
-        not_finite=perhaps(0.02),
-        raises=perhaps(0.03),
-        corruption=perhaps(0.02),
-        clock_jump=perhaps(0.01),
-    )
+        arrival=rng.choice([0.1, 0.4, 0.9]), most_unfinished=rng.choice([8, 20, 50]), follow_up=rng.random(),
+        greedy=rng.random(), several=perhaps(0.6), deadline=perhaps(0.3), late_text=perhaps(0.6), abort=perhaps(0.04),
+        mass_abort=perhaps(0.005), culprit=perhaps(0.02), not_finite=perhaps(0.02), raises=perhaps(0.03),
+        corruption=perhaps(0.02), clock_jump=perhaps(0.01),
+    )  # fmt: skip
 
 
 CALM = Conditions(*[0.0] * 14)  # type: ignore[arg-type]

@@ -184,14 +184,9 @@ def test_what_a_run_sends(model: Model) -> None:
     assert len({tuple(body["prompt"]) for body in model.bodies}) == 6
     assert all(100 <= token < 120 for body in model.bodies for token in body["prompt"])
     assert model.bodies[-1] | {"prompt": None} == {
-        "prompt": None,
-        "model": "tiny",
-        "max_tokens": 4,
-        "temperature": 0.0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "ignore_eos": True,
-    }
+        "prompt": None, "model": "tiny", "max_tokens": 4, "temperature": 0.0, "stream": True,
+        "stream_options": {"include_usage": True}, "ignore_eos": True,
+    }  # fmt: skip
 
 
 def test_the_same_seed_sends_the_same(model: Model) -> None:
@@ -327,20 +322,12 @@ def test_no_server_names_the_way_out(closed_port: int, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--num-prompts", "0"],
-        ["--num-prompts", "many"],
-        ["--request-rate", "nan"],
-        ["--request-rate", "-1"],
-        ["--random-range-ratio", "1.5"],
-        ["--vocab-size", "100"],
-        ["--goodput", "itl:5"],
-        ["--goodput", "ttft"],
-        ["--metric-percentiles", "101"],
-        ["--percentile-metrics", "ttft,speed"],
-        ["--endpoint", "/generate"],
+        ["--num-prompts", "0"], ["--num-prompts", "many"], ["--request-rate", "nan"], ["--request-rate", "-1"],
+        ["--random-range-ratio", "1.5"], ["--vocab-size", "100"], ["--goodput", "itl:5"], ["--goodput", "ttft"],
+        ["--metric-percentiles", "101"], ["--percentile-metrics", "ttft,speed"], ["--endpoint", "/generate"],
         ["--dataset-name", "sharegpt"],
     ],
-)
+)  # fmt: skip
 def test_wrong_options_end_with_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(argv)

@@ -264,17 +264,12 @@ _WHOLE: dict[str, dict[str, Any]] = {
     },
     "llama4": {
         "vision_config": {
-            **_ENCODER,
-            "intermediate_size": 128,
-            "image_size": 28,
-            "patch_size": 14,
-            "vision_output_dim": 32,
-            "projector_input_dim": 32,
-            "projector_output_dim": 32,
+            **_ENCODER, "intermediate_size": 128, "image_size": 28, "patch_size": 14, "vision_output_dim": 32,
+            "projector_input_dim": 32, "projector_output_dim": 32,
         },
         "image_token_index": 270,
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _WHOLE)

@@ -27,15 +27,9 @@ from splitfuse.engine.extras.simulation.replay import replay
 
 PROMPTS = [[random.Random(i).randrange(20, VOCAB_SIZE) for _ in range(3 + 11 * i % 60)] for i in range(14)]
 PLAIN_FIELDS: list[dict[str, Any]] = [
-    {"temperature": 0},
-    {},
-    {"top_k": 5},
-    {"top_p": 0.7},
-    {"min_p": 0.05},
-    {"top_k": 40, "top_p": 0.9, "temperature": 1.5},
-    {"stop": ["a"]},
-    {"n": 3},
-]
+    {"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05},
+    {"top_k": 40, "top_p": 0.9, "temperature": 1.5}, {"stop": ["a"]}, {"n": 3},
+]  # fmt: skip
 
 
 def params_of(prompts: list[list[int]], seed: int) -> list[SamplingParams]:

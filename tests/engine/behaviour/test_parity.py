@@ -121,15 +121,9 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
     expected = LLM(model=folder, dtype="float32", enable_prefix_caching=False).generate(shared, params)
     for caching in (False, True):
         llm = LLM(
-            model=folder,
-            dtype="float32",
-            block_size=4,
-            num_kv_blocks=100,
-            max_num_batched_tokens=70,
-            swap_space=1e-3,
-            enable_prefix_caching=caching,
-            **options,
-        )
+            model=folder, dtype="float32", block_size=4, num_kv_blocks=100, max_num_batched_tokens=70, swap_space=1e-3,
+            enable_prefix_caching=caching, **options,
+        )  # fmt: skip
         answers = zip(shared, expected, strict=True)
         foretell(llm, rng, {(tuple(p), o.index): o.token_ids for p, want in answers for o in want.outputs})
         arrivals = [

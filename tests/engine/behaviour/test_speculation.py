@@ -109,14 +109,9 @@ def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
     parts = [[part for part in output.text[:-4].split("\ufffd") if part] for output in endless]
     stops = [rng.choice(text)[: rng.randint(1, 4)] for text in parts]
     params = SamplingParams(
-        seed=seed,
-        max_tokens=30,
-        ignore_eos=True,
-        stop=tuple(stops),
-        min_tokens=rng.choice([0, 9]),
-        include_stop_str_in_output=rng.random() < 0.5,
-        logprobs=0,
-    )
+        seed=seed, max_tokens=30, ignore_eos=True, stop=tuple(stops), min_tokens=rng.choice([0, 9]),
+        include_stop_str_in_output=rng.random() < 0.5, logprobs=0,
+    )  # fmt: skip
     plain = generate(make(tiny_folder), params)
     llm = with_prophet(tiny_folder, endless)
     speculated = generate(llm, params)

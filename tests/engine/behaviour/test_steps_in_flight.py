@@ -27,14 +27,9 @@ class Bench:
 
     def add(self, prompt: list[int], *, max_tokens: int = 8, parent: Request | None = None, **params: Any) -> Request:
         request = Request(
-            request_id=str(prompt),
-            prompt_token_ids=prompt,
-            params=SamplingParams(max_tokens=max_tokens, **params),
-            max_num_tokens=len(prompt) + max_tokens,
-            seed=0,
-            stop_token_ids=frozenset([END]),
-            parent=parent,
-        )
+            request_id=str(prompt), prompt_token_ids=prompt, params=SamplingParams(max_tokens=max_tokens, **params),
+            max_num_tokens=len(prompt) + max_tokens, seed=0, stop_token_ids=frozenset([END]), parent=parent,
+        )  # fmt: skip
         self.scheduler.add(request)
         return request
 
@@ -130,15 +125,10 @@ def test_an_abort_is_heard_at_once_and_frees_blocks_when_its_steps_have_ended() 
 @pytest.mark.parametrize(
     "params",
     [
-        {"repetition_penalty": 1.1},
-        {"presence_penalty": 0.1},
-        {"frequency_penalty": 0.1},
-        {"logprobs": 0},
-        {"logit_bias": {3: 1.0}},
-        {"allowed_token_ids": [3]},
-        {"min_tokens": 4},
+        {"repetition_penalty": 1.1}, {"presence_penalty": 0.1}, {"frequency_penalty": 0.1}, {"logprobs": 0},
+        {"logit_bias": {3: 1.0}}, {"allowed_token_ids": [3]}, {"min_tokens": 4},
     ],
-)
+)  # fmt: skip
 def test_no_sampling_field_waits_for_the_tokens_before(params: dict[str, Any]) -> None:
     bench = Bench()
     plain = bench.add([1, 2])

@@ -12,17 +12,11 @@ from splitfuse.engine.errors import ConfigError
 @pytest.mark.parametrize(
     "settings",
     [
-        {"block_size": 0},
-        {"max_num_seqs": -1},
-        {"max_model_len": 1},
-        {"gpu_memory_utilization": 1.5},
-        {"target_itl_ms": 0},
-        {"batching_policy": "lifo"},
-        {"preemption_mode": "swap"},
-        {"speculative_config": {}},
+        {"block_size": 0}, {"max_num_seqs": -1}, {"max_model_len": 1}, {"gpu_memory_utilization": 1.5},
+        {"target_itl_ms": 0}, {"batching_policy": "lifo"}, {"preemption_mode": "swap"}, {"speculative_config": {}},
         {"model": " "},
     ],
-)
+)  # fmt: skip
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         EngineConfig(**settings)

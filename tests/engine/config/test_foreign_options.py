@@ -87,17 +87,10 @@ def test_what_is_refused(options: str, message: str) -> None:
 
 def test_keywords_of_vllms_llm() -> None:
     harmless = {
-        "pipeline_parallel_size": 1,
-        "trust_remote_code": False,
-        "enable_chunked_prefill": True,
-        "tokenizer_mode": "auto",
-        "code_revision": None,
-        "disable_log_stats": True,
-        "task": "generate",
-        "cpu_offload_gb": 0,
-        "max_seq_len_to_capture": 8192,
-        "disable_log_requests": True,
-    }
+        "pipeline_parallel_size": 1, "trust_remote_code": False, "enable_chunked_prefill": True,
+        "tokenizer_mode": "auto", "code_revision": None, "disable_log_stats": True, "task": "generate",
+        "cpu_offload_gb": 0, "max_seq_len_to_capture": 8192, "disable_log_requests": True,
+    }  # fmt: skip
     assert supported_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
     assert supported_keywords({"tensor_parallel_size": 2}, ENGINE_FIELDS) == {"tensor_parallel_size": 2}
     options = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}

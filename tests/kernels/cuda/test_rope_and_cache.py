@@ -95,16 +95,10 @@ def test_random_shapes(seed: int) -> None:
     pick = random.Random(seed).choice
     head_dim = pick([64, 80, 96, 128])
     RopeCase(
-        num_tokens=pick([1, 2, 11, 30]),
-        group=pick([1, 2, 3, 4, 5, 6, 7, 8]),
-        num_kv_heads=pick([1, 2, 3]),
-        head_dim=head_dim,
-        rotary_dim=pick([None, 0, head_dim // 2, head_dim - 16]),
-        block_size=pick([16, 32, 64]),
-        has_norms=pick([True, False]),
-        dtype=pick(DTYPES),
-        seed=seed,
-    ).check()
+        num_tokens=pick([1, 2, 11, 30]), group=pick([1, 2, 3, 4, 5, 6, 7, 8]), num_kv_heads=pick([1, 2, 3]),
+        head_dim=head_dim, rotary_dim=pick([None, 0, head_dim // 2, head_dim - 16]), block_size=pick([16, 32, 64]),
+        has_norms=pick([True, False]), dtype=pick(DTYPES), seed=seed,
+    ).check()  # fmt: skip
 
 
 def test_only_q_norm() -> None:

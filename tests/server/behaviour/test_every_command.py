@@ -102,13 +102,7 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
         key = ["--api-key", "sesame"]
         bench = [
             *(
-                "--base-url",
-                server.url,
-                "--backend",
-                "openai",
-                "--endpoint",
-                "/v1/completions",
-                "--model",
+                "--base-url", server.url, "--backend", "openai", "--endpoint", "/v1/completions", "--model",
                 "everything",
             ),
             *(*key, "--temperature", "0", "--ignore-eos", "--dataset-name", "random", "--num-prompts", "2"),
@@ -117,7 +111,7 @@ def test_a_served_run_and_what_follows_from_its_files(tmp_path: Path) -> None:
             *("--goodput", "ttft:60000", "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,99"),
             *("--save-result", str(result)),
             *("--workers", "1"),
-        ]
+        ]  # fmt: skip
         ok("bench", "serve", *bench)
         port = server.url.rpartition(":")[2]
         traced = ["--trace", str(trace), "--scale", "1", "--stretch", "0.001", "--host", "127.0.0.1", "--port", port]
@@ -180,19 +174,11 @@ def test_bench_offline_with_every_flag(tmp_path: Path) -> None:
     flags = [
         *("--model", "llama-40m", "--peer", "none", "--points", "1x8", "--output-len", "2", "--pairs", "1"),
         *(
-            "--device",
-            "cpu",
-            "--dtype",
-            "float32",
-            "--max-num-batched-tokens",
-            "64",
-            "--num-threads",
-            "1",
-            "--seed",
+            "--device", "cpu", "--dtype", "float32", "--max-num-batched-tokens", "64", "--num-threads", "1", "--seed",
             "1",
         ),
         *("--save-result", str(tmp_path / "offline.json")),
-    ]
+    ]  # fmt: skip
     check_complete(offline_parser(), flags)
     result = run_cli("bench", "offline", *flags)  # a fork has what this process must import by itself
     assert (result.returncode, result.stderr) == (0, "")

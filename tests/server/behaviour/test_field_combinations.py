@@ -47,13 +47,8 @@ CALLS = {
 ROUTES = {
     "/generate": {"prompt": ["x", [5, 6]], **SAMPLING, "response_format": RESPONSE_FORMAT, "logprobs": [0, 2]},
     "/v1/completions": {
-        "prompt": ["x", [5, 6], ["x", "y"]],
-        **SAMPLING,
-        "response_format": RESPONSE_FORMAT,
-        "logprobs": [0, 2],
-        "echo": [True],
-        "best_of": [1, 2],
-        "stream_options": [{"include_usage": True}],
+        "prompt": ["x", [5, 6], ["x", "y"]], **SAMPLING, "response_format": RESPONSE_FORMAT, "logprobs": [0, 2],
+        "echo": [True], "best_of": [1, 2], "stream_options": [{"include_usage": True}],
     },
     "/v1/chat/completions": {
         "messages": [[{"role": "user", "content": "x"}], [{"role": "user"}, {"role": "assistant", "content": "y"}]],
@@ -85,7 +80,7 @@ ROUTES = {
         "n": [1],
         "max_tokens": [3],
     },
-}
+}  # fmt: skip
 
 
 def random_body(rng, fields):

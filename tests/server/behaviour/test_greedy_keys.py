@@ -309,16 +309,8 @@ def test_each_row_of_the_documents_has_its_greedy_key():
     rows = re.findall(r"^\| ([\w, ']+) \| [`\d]", text.partition("## Shares of keys")[2].partition("\n## ")[0], re.M)
     assert rows == [
         *(
-            "bytes of files",
-            "unfinished batches",
-            "lines of batches that run",
-            "adapters in memory",
-            "bytes of results",
-            "unfinished results",
-            "bytes of uploads that arrive",
-            "waiting requests",
-            "characters of prompts",
-            "embeddings of many inputs",
-            "grammars",
+            "bytes of files", "unfinished batches", "lines of batches that run", "adapters in memory",
+            "bytes of results", "unfinished results", "bytes of uploads that arrive", "waiting requests",
+            "characters of prompts", "embeddings of many inputs", "grammars",
         ),
-    ]
+    ]  # fmt: skip

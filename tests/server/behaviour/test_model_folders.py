@@ -8,16 +8,10 @@ from serving import one_line, run_cli
 from splitfuse.engine.config import DEMO_FOLDER
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "vocab_size": 64,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": True,
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
+    "num_hidden_layers": 1, "vocab_size": 64, "max_position_embeddings": 64, "tie_word_embeddings": True,
     "dtype": "float32",
-}
+}  # fmt: skip
 
 
 @pytest.fixture

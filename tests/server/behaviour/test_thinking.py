@@ -31,21 +31,14 @@ OLLAMA_CHAT = ("/api/chat", {"messages": TURNS, "stream": False})
 OLLAMA = ("/api/generate", {"prompt": ASKED, "stream": False})
 LLAMA = ("/completion", {"prompt": PROMPT, "n_predict": 40, **GREEDY})
 DOORS: list[tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = [
-    (CHAT, {"thinking_budget": 3}),
-    (CHAT, {"thinking_token_budget": 3}),
-    (CHAT, {"reasoning_budget": 3}),
-    (CHAT, {"reasoning": {"max_tokens": 3}}),
-    (CHAT, {"thinking_budget": 3, "reasoning_effort": "high"}),
-    (RAW, {"thinking_budget": 3}),
-    (RESPONSES, {"thinking_budget": 3}),
-    (RESPONSES, {"reasoning": {"max_tokens": 3}}),
-    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 3}}),
-    (MESSAGES, {"thinking_budget": 3}),
+    (CHAT, {"thinking_budget": 3}), (CHAT, {"thinking_token_budget": 3}), (CHAT, {"reasoning_budget": 3}),
+    (CHAT, {"reasoning": {"max_tokens": 3}}), (CHAT, {"thinking_budget": 3, "reasoning_effort": "high"}),
+    (RAW, {"thinking_budget": 3}), (RESPONSES, {"thinking_budget": 3}), (RESPONSES, {"reasoning": {"max_tokens": 3}}),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 3}}), (MESSAGES, {"thinking_budget": 3}),
     (OLLAMA_CHAT, {"thinking_budget": 3, "options": OPTIONS}),
-    (OLLAMA_CHAT, {"options": {**OPTIONS, "thinking_budget": 3}}),
-    (OLLAMA, {"thinking_budget": 3, "options": OPTIONS}),
+    (OLLAMA_CHAT, {"options": {**OPTIONS, "thinking_budget": 3}}), (OLLAMA, {"thinking_budget": 3, "options": OPTIONS}),
     (LLAMA, {"thinking_budget_tokens": 3}),
-]
+]  # fmt: skip
 NO_THOUGHTS = [
     (CHAT, {"thinking_budget": 0}),
     (CHAT, {"reasoning_effort": "none"}),

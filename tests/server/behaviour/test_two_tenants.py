@@ -177,16 +177,8 @@ async def test_without_an_admin_sums_are_everybodys(keys_server: ServerProcess) 
 async def test_no_place_tells_of_another_key(client: httpx.AsyncClient) -> None:
     path = await generate(client, ALICE, 2)
     places = (
-        "/results",
-        "/v1/models",
-        "/stats",
-        "/v1/files",
-        "/v1/batches",
-        "/openapi.json",
-        "/",
-        "/version",
-        "/ready",
-    )
+        "/results", "/v1/models", "/stats", "/v1/files", "/v1/batches", "/openapi.json", "/", "/version", "/ready",
+    )  # fmt: skip
     texts = [(await client.get(place, headers=bearer(BOB))).text for place in places]
     for secret in (path.removeprefix("/result/"), ALICE, BOB, ADMIN, "scribbles"):
         assert secret not in json.dumps(texts), secret

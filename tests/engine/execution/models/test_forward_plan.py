@@ -110,14 +110,8 @@ def inputs_of(rows: list[tuple[int, int]], seed: int) -> Inputs:
 
 # Decode, prefill, both; few and many tokens in turn, so that buffers grow and are kept.
 BATCHES = [
-    [(1, 9)],
-    [(1, 0), (1, 37), (1, 120)],
-    [(70, 0)],
-    [(1, 5), (3, 8), (40, 21)],
-    [(1, 9)],
-    [(2, 3)],
-    [(1, 9)] * 20,
-]
+    [(1, 9)], [(1, 0), (1, 37), (1, 120)], [(70, 0)], [(1, 5), (3, 8), (40, 21)], [(1, 9)], [(2, 3)], [(1, 9)] * 20,
+]  # fmt: skip
 
 
 @pytest.mark.sampled(4)

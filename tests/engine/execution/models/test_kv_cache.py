@@ -24,14 +24,9 @@ from splitfuse.kernels import ops
 
 DELTA = RecurrentState(conv_channels=6, conv_width=4, state_shape=(2, 3, 5), num_gates=4)
 KINDS: tuple[LayerState, ...] = (
-    PagedKV(2, 8),
-    RecurrentState(10, 3),
-    NoState(),
-    DELTA,
-    CompositeState((PagedKV(1, 4), RecurrentState(10, 3))),
-    LatentKV(24, 8),
-    SharedKV(0),
-)
+    PagedKV(2, 8), RecurrentState(10, 3), NoState(), DELTA, CompositeState((PagedKV(1, 4), RecurrentState(10, 3))),
+    LatentKV(24, 8), SharedKV(0),
+)  # fmt: skip
 
 
 def config_of(*states: LayerState) -> ModelConfig:

@@ -21,25 +21,19 @@ SPARSE = ["mixtral-window", "qwen2-moe", "qwen3-moe"]
 PUBLISHED = {
     "mistralai/Mixtral-8x7B-v0.1": (
         ExpertsConfig(
-            num_experts=8,
-            num_experts_per_tok=2,
-            intermediate_size=14336,
-            norm_topk_prob=True,
+            num_experts=8, num_experts_per_tok=2, intermediate_size=14336, norm_topk_prob=True,
             layers=frozenset(range(32)),
         ),
         46_702_792_704,
     ),
     "Qwen/Qwen3-30B-A3B": (
         ExpertsConfig(
-            num_experts=128,
-            num_experts_per_tok=8,
-            intermediate_size=768,
-            norm_topk_prob=True,
+            num_experts=128, num_experts_per_tok=8, intermediate_size=768, norm_topk_prob=True,
             layers=frozenset(range(48)),
         ),
         30_532_122_624,
     ),
-}
+}  # fmt: skip
 
 
 class CountingSource(DummySource):
@@ -80,15 +74,9 @@ def test_experts_in_one_tensor_load_like_experts_one_by_one(name: str, tmp_path:
 @pytest.mark.parametrize(("step", "plain"), [(1, None), (1, [0, 3]), (2, []), (3, [2]), (2, [1])])
 def test_the_layers_with_experts_are_those_of_transformers(step: int, plain: list[int] | None) -> None:
     theirs = Qwen3MoeConfig(
-        architectures=["Qwen3MoeForCausalLM"],
-        num_hidden_layers=6,
-        hidden_size=32,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        vocab_size=64,
-        decoder_sparse_step=step,
-        mlp_only_layers=plain,
-    )
+        architectures=["Qwen3MoeForCausalLM"], num_hidden_layers=6, hidden_size=32, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=64, decoder_sparse_step=step, mlp_only_layers=plain,
+    )  # fmt: skip
     with torch.device("meta"):
         layers = AutoModelForCausalLM.from_config(theirs).model.layers
     ours: ExpertsConfig = parse_model_config(theirs.to_dict(), generation={}).hf_config["experts"]

@@ -54,12 +54,8 @@ WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "Gemma4Unified": (
         {
-            "head_dim": 16,
-            "global_head_dim": 24,
-            "pad_token_id": 0,
-            "hidden_size_per_layer_input": 0,
-            "num_kv_shared_layers": 0,
-            **WINDOWS,
+            "head_dim": 16, "global_head_dim": 24, "pad_token_id": 0, "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0, **WINDOWS,
         },
         {"mm_embed_dim": 64, "mm_posemb_size": 16, "output_proj_dims": 64},
         {"image_token_id": 5, "video_token_id": 6, "audio_token_id": 7, "audio_config": None},
@@ -67,10 +63,7 @@ WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "Lfm3Vl": (
         {"model_type": "lfm3", "head_dim": 16, "layer_types": ["conv", "sliding_attention"], "sliding_window": 19},
         {
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
             "num_key_value_heads": 1,
         },
         {"image_token_id": 5},
@@ -78,40 +71,24 @@ WRAPPERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "MiniCPMV4_6": (DELTA, VISION | {"insert_layer_id": 0}, {}),
     "NemotronH_Omni_Reasoning_V3_": (
         {
-            "model_type": "nemotron_h",
-            "layers_block_type": ["mamba", "attention"],
-            "num_hidden_layers": 2,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 16,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "head_dim": 16,
+            "model_type": "nemotron_h", "layers_block_type": ["mamba", "attention"], "num_hidden_layers": 2,
+            "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "head_dim": 16,
         },
         {
-            "model_type": "radio",
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 32,
-            "patch_size": 16,
-            "video_temporal_patch_size": 2,
+            "model_type": "radio", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "image_size": 32, "patch_size": 16, "video_temporal_patch_size": 2,
         },
         {"projector_hidden_size": 32, "vision_hidden_size": 32},
     ),
     "Qwen3VLMoe": (
         {
-            "head_dim": 16,
-            "rope_parameters": SECTIONS | {"mrope_interleaved": True},
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 40,
-            "decoder_sparse_step": 1,
+            "head_dim": 16, "rope_parameters": SECTIONS | {"mrope_interleaved": True}, "num_experts": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 40, "decoder_sparse_step": 1,
         },
         QWEN | {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
         QWEN_IDS,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.sampled(3)

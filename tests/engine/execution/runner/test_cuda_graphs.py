@@ -195,16 +195,11 @@ def test_at_load_a_graph_that_cannot_be_captured_is_the_last_one_tried(
 
 def test_a_batch_is_padded_where_the_graph_reads_it() -> None:
     arrays = {
-        "sources": np.array([-1, 4]),
-        "token_ids": np.array([7, 0]),
-        "positions": np.array([3, 9]),
-        "slot_mapping": np.array([35, 89]),
-        "query_start_loc": np.arange(3, dtype=np.int32),
-        "seq_lens": np.array([4, 10], dtype=np.int32),
-        "logits_indices": np.arange(2),
-        "block_tables": np.array([[4, 0], [8, 9]], dtype=np.int32),
-        "keys": np.array([1, 2]),
-    }
+        "sources": np.array([-1, 4]), "token_ids": np.array([7, 0]), "positions": np.array([3, 9]),
+        "slot_mapping": np.array([35, 89]), "query_start_loc": np.arange(3, dtype=np.int32),
+        "seq_lens": np.array([4, 10], dtype=np.int32), "logits_indices": np.arange(2),
+        "block_tables": np.array([[4, 0], [8, 9]], dtype=np.int32), "keys": np.array([1, 2]),
+    }  # fmt: skip
     padded = pad(arrays, 4)
     assert padded is not None
     assert padded["seq_lens"].tolist() == [4, 10, 0, 0]

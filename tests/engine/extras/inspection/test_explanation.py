@@ -24,15 +24,9 @@ def metrics(history: History | None) -> RequestMetrics:
 def test_a_timeline_in_words() -> None:
     explanation = explain(metrics(History(EVENTS, SECONDS, 0, 0.75)), now=99.0, finish_reason="stop")
     assert [(entry["t"], entry["what"]) for entry in explanation.timeline] == [
-        (0.0, "arrived"),
-        (0.1, "waits"),
-        (0.5, "admitted"),
-        (0.5, "chunk"),
-        (1.0, "first token"),
-        (1.5, "preempted"),
-        (1.6, "waits"),
-        (2.0, "ended"),
-    ]
+        (0.0, "arrived"), (0.1, "waits"), (0.5, "admitted"), (0.5, "chunk"), (1.0, "first token"), (1.5, "preempted"),
+        (1.6, "waits"), (2.0, "ended"),
+    ]  # fmt: skip
     why = [entry["why"] for entry in explanation.timeline]
     assert why[1] == "the KV cache had too few free blocks: 3 more were needed"
     assert why[2] == "it runs from here on; 16 of its 40 tokens were in the cache already"

@@ -14,14 +14,9 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.extras.lora.gguf_file import read_file
 
 NAMES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-}
+    "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up", "down_proj": "ffn_down",
+}  # fmt: skip
 
 
 def write_adapter(path: Path, tensors: dict[str, torch.Tensor], *, alpha: float, num_heads: dict[str, int]) -> Path:

@@ -16,15 +16,9 @@ IDENTITY = Identity("sha256:a", "sha256:b", None, "cpu float32", arithmetic_vers
 
 def receipt(**fields: Any) -> Receipt:
     return Receipt.of(
-        SamplingParams(**fields),
-        model="demo",
-        created=1,
-        identity=IDENTITY,
-        seed=2**64 - 1,
-        prompt_token_ids=(1, 2),
-        max_tokens=4,
-        outputs=[ReceiptOutput((3, 4), "stop", "é")] * fields.get("n", 1),
-    )
+        SamplingParams(**fields), model="demo", created=1, identity=IDENTITY, seed=2**64 - 1, prompt_token_ids=(1, 2),
+        max_tokens=4, outputs=[ReceiptOutput((3, 4), "stop", "é")] * fields.get("n", 1),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -21,17 +21,9 @@ pytestmark = pytest.mark.slow  # matplotlib
 
 def step_stats(step: int) -> StepStats:
     return StepStats(
-        step=step,
-        time=step * 0.5,
-        duration=0.25,
-        num_prefill_tokens=480,
-        num_decode_tokens=32,
-        num_running=5,
-        num_waiting=7,
-        num_used_blocks=60,
-        num_blocks=100,
-        num_preempted=0,
-    )
+        step=step, time=step * 0.5, duration=0.25, num_prefill_tokens=480, num_decode_tokens=32, num_running=5,
+        num_waiting=7, num_used_blocks=60, num_blocks=100, num_preempted=0,
+    )  # fmt: skip
 
 
 @pytest.fixture

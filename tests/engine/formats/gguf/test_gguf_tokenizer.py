@@ -87,14 +87,9 @@ def write(path: Path, vocab: dict[str, int], *, architecture: str = "llama", **v
 def write_byte_level(path: Path, tokenizer: FastTokenizer, **values: Any) -> Path:
     vocab, merges = parts(tokenizer)
     return write(
-        path,
-        vocab,
-        tokenizer_model="gpt2",
-        token_merges=[" ".join(merge) for merge in merges],
-        eos_token_id=0,
-        bos_token_id=1,
-        **values,
-    )
+        path, vocab, tokenizer_model="gpt2", token_merges=[" ".join(merge) for merge in merges], eos_token_id=0,
+        bos_token_id=1, **values,
+    )  # fmt: skip
 
 
 def assert_same(ours: Tokenizer, expected: Any, texts: list[str] = TEXTS) -> None:

@@ -15,19 +15,9 @@ from splitfuse.server.cli import main
 LIMITS = ("--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512")
 SAMPLING = ("-n", "16", "--temperature", "0")
 TYPED = (
-    "Tell me a story.",
-    "/retry",
-    '"""Once upon',
-    'a time"""',
-    "/set temperature 0.8",
-    "/set seed 5",
-    "And then?",
-    "/undo",
-    "/system Be kind.",
-    "Hello",
-    "/show",
-    "/bye",
-)
+    "Tell me a story.", "/retry", '"""Once upon', 'a time"""', "/set temperature 0.8", "/set seed 5", "And then?",
+    "/undo", "/system Be kind.", "Hello", "/show", "/bye",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,8 @@ NAMESPACE = re.compile(r'"http://www\.w3\.org/(2000/svg|1998/Math/MathML)"')  # 
 MAX_BYTES = 150_000  # both pages, uncompressed; 6,500 of them typeset formulas
 # What makes markup or code of text.
 FORBIDDEN = (
-    "innerHTML",
-    "outerHTML",
-    "insertAdjacentHTML",
-    "document.write",
-    "eval(",
-    "new Function",
-    "setHTML",
-    "srcdoc",
-)
+    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "setHTML", "srcdoc",
+)  # fmt: skip
 
 
 def test_every_file_is_served_with_the_strict_policy() -> None:
@@ -60,17 +53,11 @@ def test_modules_import_each_other_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("path", "accept", "is_open"),
     [
-        ("/", "text/html,application/xhtml+xml", True),
-        ("/", "application/json", False),
-        ("/", "*/*", False),
-        ("/engine", "text/html", True),
-        ("/engine/generate", "text/html", False),
-        ("/page/engine.js", "*/*", True),
-        ("/page/../generate", "text/html", False),
-        ("/page/", "text/html", False),
-        ("/generate", "text/html", False),
+        ("/", "text/html,application/xhtml+xml", True), ("/", "application/json", False), ("/", "*/*", False),
+        ("/engine", "text/html", True), ("/engine/generate", "text/html", False), ("/page/engine.js", "*/*", True),
+        ("/page/../generate", "text/html", False), ("/page/", "text/html", False), ("/generate", "text/html", False),
     ],
-)
+)  # fmt: skip
 def test_only_the_page_itself_needs_no_key(path: str, accept: str, is_open: bool) -> None:
     headers = [(b"accept", accept.encode())]
     assert is_page({"type": "http", "path": path, "headers": headers}) is is_open

@@ -20,16 +20,9 @@ def read(text: str, folder: Path) -> Settings:
 
 def test_a_replica_has_the_same_settings(tmp_path: Path) -> None:
     settings = Settings(
-        model="demo",
-        replicas=2,
-        port=9000,
-        max_num_seqs=7,
-        api_key=("a", "b,c"),
-        scheduling_policy="fair",
-        tenant_weights={"a": 2.0},
-        results="postgresql://u:p@h/d",
-        page=False,
-    )
+        model="demo", replicas=2, port=9000, max_num_seqs=7, api_key=("a", "b,c"), scheduling_policy="fair",
+        tenant_weights={"a": 2.0}, results="postgresql://u:p@h/d", page=False,
+    )  # fmt: skip
     of_replica = read(config_of(settings, tag="r1-", num_threads=3), tmp_path)
     assert (of_replica.max_num_seqs, of_replica.page, of_replica.results) == (7, False, "postgresql://u:p@h/d")
     assert of_replica.keys == ("a", "b,c")

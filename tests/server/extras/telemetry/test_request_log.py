@@ -48,14 +48,9 @@ async def test_an_answer_is_a_line(served, lines, caplog):
     (fields,) = await lines(1)
     assert fields.pop("total_s") >= fields.pop("ttft_s") >= fields.pop("queue_s") >= 0
     assert fields == {
-        "route": "/v1/chat/completions",
-        "status": 200,
-        "finish_reason": "length",
-        "prompt_tokens": len("<user>TEXT\n<assistant>"),
-        "cached_tokens": 2,
-        "output_tokens": 3,
-        "id": "mine",
-    }
+        "route": "/v1/chat/completions", "status": 200, "finish_reason": "length",
+        "prompt_tokens": len("<user>TEXT\n<assistant>"), "cached_tokens": 2, "output_tokens": 3, "id": "mine",
+    }  # fmt: skip
     (line,) = caplog.messages
     assert line.startswith("route=/v1/chat/completions status=200 finish_reason=length total_s=")
     assert line.endswith(" id=mine")

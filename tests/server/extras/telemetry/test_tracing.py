@@ -51,17 +51,11 @@ async def test_a_request_is_a_span_in_its_callers_trace(spans):
     assert attributes.pop("gen_ai.latency.e2e") >= attributes.pop("gen_ai.latency.time_to_first_token") >= 0
     assert attributes.pop("gen_ai.latency.time_in_queue") >= 0
     assert attributes == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.request.model": "m",
-        "gen_ai.request.id": "mine",
-        "gen_ai.response.finish_reasons": ("length",),
-        "gen_ai.usage.input_tokens": len("<user>TEXT\n<assistant>"),
-        "gen_ai.usage.cache_read.input_tokens": 2,
-        "gen_ai.usage.output_tokens": 3,
-        "http.request.method": "POST",
-        "http.route": "/v1/chat/completions",
-        "http.response.status_code": 200,
-    }
+        "gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.request.id": "mine",
+        "gen_ai.response.finish_reasons": ("length",), "gen_ai.usage.input_tokens": len("<user>TEXT\n<assistant>"),
+        "gen_ai.usage.cache_read.input_tokens": 2, "gen_ai.usage.output_tokens": 3, "http.request.method": "POST",
+        "http.route": "/v1/chat/completions", "http.response.status_code": 200,
+    }  # fmt: skip
     assert sorted(child.name for child in children) == ["decode", "prefill", "queue"]
     for child in children:
         assert child.parent.span_id == span.context.span_id

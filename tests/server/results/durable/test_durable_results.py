@@ -34,13 +34,8 @@ def limits(*, max_results: int) -> ResultLimits:
 
 def unfinished_row(num: int, *, first_segment: int = 1, body: dict[str, Any] | None = None) -> JobRow:
     request = {
-        "kind": "generate",
-        "body": body or {},
-        "user": "",
-        "attachment": None,
-        "prompt_token_ids": [1],
-        "seed": 1,
-    }
+        "kind": "generate", "body": body or {}, "user": "", "attachment": None, "prompt_token_ids": [1], "seed": 1,
+    }  # fmt: skip
     request |= {"fingerprint": "fake", "model": "m", "num_outputs": 1, "stream_interval": 1, "ttl_s": 60.0}
     return JobRow(num, f"job{num}", "", 1.0, json.dumps(request), first_segment)
 

@@ -36,13 +36,8 @@ errors = st.builds(RequestFailedError, texts, error_id=texts, code=st.none() | t
     ConstraintError, texts, error_id=texts, param=texts
 )
 deltas = st.builds(
-    OutputDelta,
-    st.just("r"),
-    st.integers(0, 63),
-    texts,
-    st.lists(ids, max_size=4).map(tuple),
-    st.none() | st.lists(scored, max_size=3).map(tuple),
-    forced_from=st.none() | counts,
+    OutputDelta, st.just("r"), st.integers(0, 63), texts, st.lists(ids, max_size=4).map(tuple),
+    st.none() | st.lists(scored, max_size=3).map(tuple), forced_from=st.none() | counts,
 ) | st.builds(
     OutputDelta,
     st.just("r"),
@@ -53,7 +48,7 @@ deltas = st.builds(
     stop_reason=st.none() | ids | texts,
     metrics=st.none() | metrics,
     error=st.none() | errors,
-)
+)  # fmt: skip
 
 
 def as_told(delta: OutputDelta) -> object:
