@@ -82,7 +82,7 @@ def test_a_rank_that_waits_ends_when_another_ends() -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     second._group = None  # closes its connections
-    waiting.join(30)
+    waiting.join(240)
     assert not waiting.is_alive()
     assert errors
     first.stop()

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+import threading
 import time
 
 import httpx
@@ -14,7 +15,7 @@ from splitfuse.server.process.process import END_S
 
 # A prompt that begins with token 7 hangs the step, one with 8 the event loop, one with 9 every thread.
 HANGING = """
-import re, sys, threading
+import os, re, sys, threading
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
@@ -25,6 +26,7 @@ def hung_run(self, batch):
     if any(row.request.token_ids[0] == 7 for row in batch.rows):
         threading.Event().wait()
     if any(row.request.token_ids[0] == 9 for row in batch.rows):
+        os.write(1, b"frozen\\n")
         re.match("(a*)*b", "a" * 60)
     return run(self, batch)
 
@@ -60,8 +62,9 @@ def test_the_watchdog_ends_the_process_and_shows_where_it_hangs(token_id, reason
 
 def test_sigterm_ends_a_server_none_of_whose_threads_can_run():
     with ServerProcess("--drain-timeout", "0.2", wrapper=WRAPPER) as server, CpuWait() as wait:
-        with contextlib.suppress(httpx.TransportError):
-            httpx.post(server.url + "/generate", json={"prompt": [9, 20]}, timeout=3)
+        threading.Thread(target=hang, args=(server, 9), daemon=True).start()
+        assert server.process.stdout is not None
+        assert any("frozen" in line for line in server.process.stdout)
         start = time.monotonic()
         server.signal()
         code, _ = server.wait()

@@ -39,7 +39,7 @@ def serving_process(*args, wrapper=(), **streams):
 
 def is_ready(url):
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(url + "/ready", timeout=2).status_code == 200
+        return httpx.get(url + "/ready", timeout=60).status_code == 200
     return False
 
 

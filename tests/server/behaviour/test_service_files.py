@@ -73,7 +73,7 @@ def running(command: list[str], url: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 @contextmanager

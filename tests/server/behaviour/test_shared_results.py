@@ -48,7 +48,7 @@ def body(number: int) -> dict[str, Any]:
 
 
 def submit(url: str, number: int, **headers: str) -> str:
-    answer = httpx.post(f"{url}/generate", json=body(number), headers=headers, timeout=30)
+    answer = httpx.post(f"{url}/generate", json=body(number), headers=headers, timeout=60)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["seq_id"])
 
@@ -203,7 +203,7 @@ def test_equal_keys_at_two_servers_are_one_job(pair: Pair) -> None:
 
 def test_a_response_follows_one_that_runs_elsewhere(pair: Pair) -> None:
     running = {"input": "a", "background": True, "max_output_tokens": 200}
-    previous = httpx.post(f"{pair.first.url}/v1/responses", json=running, headers=MINE, timeout=30).json()
+    previous = httpx.post(f"{pair.first.url}/v1/responses", json=running, headers=MINE, timeout=60).json()
     following = {"input": "b", "previous_response_id": previous["id"], "max_output_tokens": 5}
     with httpx.Client(base_url=pair.second.url, headers=MINE, timeout=60) as client:
         while client.get(f"/v1/responses/{previous['id']}").json()["status"] in ("queued", "in_progress"):
@@ -222,7 +222,7 @@ def test_while_the_database_is_away_nothing_is_told_and_then_it_goes_on(
         reader.until_begun()
     postgres.stop()
     pair.steps.off()
-    with httpx.Client(base_url=pair.first.url, headers=MINE, timeout=30) as client:
+    with httpx.Client(base_url=pair.first.url, headers=MINE, timeout=60) as client:
         while client.post("/generate", json=LONG).status_code != 503:
             pass
         told = [len(reader.text) for reader in readers]
@@ -237,7 +237,7 @@ def test_while_the_database_is_away_nothing_is_told_and_then_it_goes_on(
 
 def test_while_the_database_is_away_a_server_is_alive_and_not_ready(postgres: PostgresServer, pair: Pair) -> None:
     codes = set[int]()
-    with httpx.Client(base_url=pair.first.url, timeout=5) as client:
+    with httpx.Client(base_url=pair.first.url, timeout=60) as client:
         postgres.stop()
         until(lambda: client.get("/ready").status_code == 503)
         end = time.monotonic() + AWAY_S

@@ -35,18 +35,18 @@ def test_the_end_is_told_over_a_crash(tmp_path: Path) -> None:
         url = f"{target}/done"
         args = (*ARGS, "--results", str(tmp_path / "results.db"))
         args += ("--webhook-targets", f"ops={url}", "--webhook-secret-file", str(tmp_path / "secret"))
-        with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=30) as client:
+        with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=60) as client:
             for refused in ({**BODY, "webhook": url}, {**BODY, "stream": True}):
                 answer = client.post("/generate", json=refused)
                 assert (answer.status_code, answer.json()["error"]["param"]) == (400, "webhook"), answer.text
             seq_id = client.post("/generate", json=BODY).json()["seq_id"]
-            assert receiver.came.acquire(timeout=30)
+            assert receiver.came.acquire(timeout=240)
             server.process.kill()
-        with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=30) as client:
-            assert receiver.came.acquire(timeout=30)
+        with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+            assert receiver.came.acquire(timeout=240)
             asked = {"input": "a", "background": True, "max_output_tokens": 5, "webhook": "ops"}
             response_id = client.post("/v1/responses", json=asked).json()["id"]
-            assert receiver.came.acquire(timeout=30)
+            assert receiver.came.acquire(timeout=240)
     ids = [headers["webhook-id"] for headers, _ in receiver.messages]
     assert ids == [f"msg_{seq_id}"] * 2 + [f"msg_{response_id.removeprefix('resp_')}"]
     assert receiver.messages[0][1] == receiver.messages[1][1]

@@ -47,7 +47,7 @@ def test_a_server_out_of_file_descriptors():
             sockets.enter_context(socket.create_connection((url.host, url.port), timeout=60))
         time.sleep(3)  # asyncio tries again every second
         sockets.close()
-        assert httpx.get(server.url + "/health", timeout=30).status_code == 200
+        assert httpx.get(server.url + "/health", timeout=60).status_code == 200
         server.signal()
         code, stderr = server.wait()
     assert code == 0

@@ -129,13 +129,13 @@ def test_a_call_that_keeps_the_lock_of_the_interpreter_ends_at_the_limit(wait_s)
         time.sleep(0 if wait_s else 0.5)  # no event can tell: nothing of it runs
         start = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == -signal.SIGKILL
-        assert 1.5 <= time.monotonic() - start < 12, "a busy machine"
+        assert process.wait(120) == -signal.SIGKILL
+        assert time.monotonic() - start >= 1.5
         wait_until_gone(helper)
 
 
 def wait_until_gone(pid):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while is_alive(pid):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -147,7 +147,7 @@ def test_the_last_resort_ends_with_the_process(number):
         (helper,) = helpers_of(process)
         os.kill(helper, signal.SIGTERM)  # as a supervisor would send to all
         process.send_signal(number)
-        process.wait(30)
+        process.wait(120)
         wait_until_gone(helper)
 
 

@@ -122,7 +122,7 @@ def test_the_process_ends_when_its_input_ends(sandbox: Sandbox) -> None:
     assert own._process.current is not None
     assert own._process.current.process.stdin is not None
     own._process.current.process.stdin.close()
-    assert own._process.current.process.wait(timeout=10) == 0
+    assert own._process.current.process.wait(timeout=60) == 0
 
 
 @contextlib.contextmanager

@@ -158,6 +158,6 @@ async def test_a_front_that_reads_nothing_is_cut_off_and_goes_on_later(
     while first in server.fronts:  # noqa: ASYNC110  the loop's next turns
         await asyncio.sleep(0)
     monkeypatch.setattr(engine_process, "MAX_UNSENT", 1)
-    await asyncio.wait_for(submitting, 20)
+    await asyncio.wait_for(submitting, 60)
     await engine.allow()
     assert sum(len(delta.token_ids) for delta in await ended(deltas)) == 5

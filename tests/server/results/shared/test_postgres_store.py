@@ -135,7 +135,7 @@ def test_each_job_is_claimed_by_one_server(opened: Open, database: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     base = dead.last_numbers()[0]
     assert sorted(num for nums in taken for num in nums) == list(range(base, base + 100))
     assert not any(job.num_crashes for job in living[0].unfinished()), "it had ended properly"
@@ -292,7 +292,7 @@ def test_each_batch_is_claimed_by_one_server(opened: Open) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     assert sorted(batch_id for batch_ids in taken for batch_id in batch_ids) == sorted(names)
     for store, batch_ids in zip(living, taken, strict=True):
         assert store.held_batches() == {*batch_ids}

@@ -128,11 +128,14 @@ def test_what_is_no_model_of_the_hub_is_refused_with_what_to_type(name, message,
 
 
 def test_an_away_hub_is_said_once_and_at_once(tmp_path):
-    """The hub's own client tries for 24 s, with 23 lines."""
+    """The hub's own client tries for 24 s, with 23 lines. How long a command takes to start is measured."""
+    started_s = time.monotonic()
+    run_at_hub("http://127.0.0.1:1", tmp_path, "models")
+    own_s = time.monotonic() - started_s
     for words in (("pull", "qwen3:0.6b"), ("serve", "owner/name"), ("pull", "owner/name:Q4_K_M")):
         started_s = time.monotonic()
         done = run_at_hub("http://127.0.0.1:1", tmp_path, *words)
-        assert (done.returncode, time.monotonic() - started_s < 20) == (2, True)
+        assert (done.returncode, time.monotonic() - started_s < 20 + own_s) == (2, True)
         is_one_line(done.stderr, "http://127.0.0.1:1 does not answer", "without a network give a folder")
 
 
