@@ -69,7 +69,7 @@ defaults
     timeout http-request 10s
     timeout client 75s
     timeout server 75s
-    timeout http-keep-alive 75s
+    timeout http-keep-alive 130s
     timeout queue 10s
     retries {max(2, len(self.tags))}
     option redispatch 1

@@ -86,6 +86,22 @@ async def test_a_closed_connection_is_freed_without_a_collection(served, monkeyp
         gc.enable()
 
 
+async def test_an_idle_connection_outlives_those_of_clients(served, monkeypatch):
+    """Go and Traefik keep a connection for 90 s, Azure for 120: who closes first must be the client."""
+    connections, made = [], Connection.connection_made
+
+    def connection_made(self, transport):
+        connections.append(self)
+        made(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    for _ in range(2):
+        assert (await served.client.get("/version")).status_code == 200
+        (connection,) = connections
+        timers = [timer for timer in vars(connection).values() if isinstance(timer, asyncio.TimerHandle)]
+        assert [timer.when() - asyncio.get_running_loop().time() > 125 for timer in timers] == [True]
+
+
 async def test_no_http(served):
     for head in (b"nonsense", b"GET / FTP/1.1", b"GET /\x00 HTTP/1.1\r\nHost: localhost"):
         assert error_of(await exchange(served, head + b"\r\n\r\n"))[0] == 400, head

@@ -9,6 +9,7 @@ import pytest
 
 from splitfuse.server.extras.replicas.haproxy_config import HaproxyConfig
 from splitfuse.server.extras.replicas.placement import Address
+from splitfuse.server.http.connection import KEEP_ALIVE_S
 from splitfuse.server.jobs.job import new_id
 
 TAGS = {f"r{number}": f"r{number}-" for number in range(11)}
@@ -58,6 +59,12 @@ def test_a_key_leads_to_one_replica_only_where_the_store_does_not():
 def test_a_stream_is_not_cut_off_between_two_pings():
     timeouts = dict(re.findall(r"timeout (client|server) (\d+)s", config().text({})))
     assert all(int(timeouts[side]) > 60 for side in ("client", "server"))  # ?wait= takes 60 s, a ping comes after 15
+
+
+def test_an_idle_connection_outlives_those_of_clients():
+    """Behind HAProxy as at the server itself."""
+    for text in (config().text({}), (Path(__file__).parents[4] / "docker/haproxy.cfg").read_text()):
+        assert re.findall(r"timeout http-keep-alive (\d+)s", text) == [str(KEEP_ALIVE_S)]
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy: apt-get install haproxy")
