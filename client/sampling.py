@@ -1,6 +1,6 @@
 """Sampling fields of POST /generate, for editors and type checkers; the server checks the values."""
 
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class Sampling(TypedDict, total=False):
@@ -30,6 +30,7 @@ class Sampling(TypedDict, total=False):
     prompt_logprobs: int | None
     skip_special_tokens: bool | None
     truncate_prompt_tokens: int | None
+    truncation_side: Literal["left", "right"] | None
     structured_outputs: dict[str, Any] | None
     response_format: dict[str, Any] | None
     cache_salt: str | None

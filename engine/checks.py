@@ -21,9 +21,8 @@ def check_token_ids(ids: Iterable[int], *, vocab_size: int, param: str) -> None:
     """Raise unless every id is in [0, vocab_size)."""
     for token_id in ids:
         if not 0 <= token_id < vocab_size:
-            raise InvalidRequestError(
-                f"{param}: token id {shown(token_id)} is outside the vocabulary [0, {vocab_size})", param=param
-            )
+            reason = f"{param}: token id {shown(token_id)} is outside the vocabulary [0, {vocab_size})"
+            raise InvalidRequestError(reason, param=param)
 
 
 def check_text(text: str, *, param: str) -> None:
@@ -116,9 +115,8 @@ class Integer:
         if type(value) is not int:
             raise InvalidRequestError(f"{name} must be an integer, not {type(value).__name__}", param=name)
         if not self.low <= value <= self.high:
-            raise InvalidRequestError(
-                f"{name} must be between {self.low} and {self.high}, not {shown(value)}", param=name
-            )
+            reason = f"{name} must be between {self.low} and {self.high}, not {shown(value)}"
+            raise InvalidRequestError(reason, param=name)
         return value
 
     def json_schema(self) -> Schema:
@@ -165,6 +163,21 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def checked(self, name: str, value: object) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise InvalidRequestError(f"{name} must be {' or '.join(self.words)}, not {shown(value)}", param=name)
+        return value
+
+    def json_schema(self) -> Schema:
+        return {"anyOf": [{"type": "string", "enum": list(self.words)}]}
+
+
+@dataclass(frozen=True)
 class Text:
     """String of 1 to `max_bytes` bytes of UTF-8."""
 
@@ -199,9 +212,8 @@ class Strings:
             raise InvalidRequestError(f"{name} takes at most {self.max_items} strings, not {len(items)}", param=name)
         for item in items:
             if not 0 < len(item) <= self.max_chars:
-                raise InvalidRequestError(
-                    f"{name}: each string must have 1 to {self.max_chars} characters, not {len(item)}", param=name
-                )
+                reason = f"{name}: each string must have 1 to {self.max_chars} characters, not {len(item)}"
+                raise InvalidRequestError(reason, param=name)
             check_text(item, param=name)
         return tuple(items)
 

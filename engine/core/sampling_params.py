@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..checks import (
+    Choice,
     Flag,
     Integer,
     LazyRule,
@@ -66,7 +67,8 @@ class SamplingParams:
     logprobs: int | None = ruled(None, _LOGPROBS, "Return logprobs of the output, and this number of likeliest.")
     prompt_logprobs: int | None = ruled(None, _LOGPROBS, "Return logprobs of the prompt, and this number of likeliest.")
     skip_special_tokens: bool = ruled(True, Flag(), "Leave special tokens out of the text.")
-    truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than this number of last prompt tokens.")
+    truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than this number of prompt tokens.")
+    truncation_side: str = ruled("left", Choice(("left", "right")), "left keeps the last ones, right the first.")
     # StructuredOutputs of the extra; the core only carries it along.
     structured_outputs: Any = ruled(  # noqa: RUF009
         None, _STRUCTURED, "What the output must be: one constraint."
@@ -105,9 +107,8 @@ class SamplingParams:
         if guided is not None and self.structured_outputs is None:
             self.structured_outputs = guided
         if best_of not in (None, self.n):
-            raise InvalidRequestError(
-                f"best_of {best_of} is not taken: it may equal n, {self.n}; ask for more with n", param="best_of"
-            )
+            reason = f"best_of {best_of} is not taken: it may equal n, {self.n}; ask for more with n"
+            raise InvalidRequestError(reason, param="best_of")
         for name, value in (("logits_processors", processors), ("extra_args", extra_args)):
             if value:
                 raise InvalidRequestError(f"{name} are not taken; see logit_bias and allowed_token_ids", param=name)
@@ -116,10 +117,8 @@ class SamplingParams:
                 setattr(self, name, rule.checked(names.get(name, name), value))  # in its normal form from here on
         self.top_k = max(self.top_k, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequestError(
-                f"min_tokens {self.min_tokens} is more than {self.name_of('max_tokens')} {self.max_tokens}",
-                param="min_tokens",
-            )
+            reason = f"min_tokens {self.min_tokens} is more than {self.name_of('max_tokens')} {self.max_tokens}"
+            raise InvalidRequestError(reason, param="min_tokens")
 
     @classmethod
     def from_fields(

@@ -160,8 +160,8 @@ class InputProcessor:
         assert grammar is not None or outputs is None or outputs.is_optional
         token_ids = tokenized.token_ids
         params.check_against(vocab_size=self._vocab_size)
-        if params.truncate_prompt_tokens is not None:
-            token_ids = token_ids[-params.truncate_prompt_tokens :]
+        if (num_kept := params.truncate_prompt_tokens) is not None:
+            token_ids = token_ids[-num_kept:] if params.truncation_side == "left" else token_ids[:num_kept]
         limit = self.max_num_tokens(len(token_ids), params)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
         _check_some_token_is_left(params, stop_ids, tokenized.bad_words)
@@ -176,10 +176,8 @@ class InputProcessor:
             if known.has_ended:
                 continue
             if len(token_ids) + len(known.token_ids) >= limit:
-                raise InvalidRequestError(
-                    f"the answer has {len(known.token_ids)} tokens already; send a larger max_tokens",
-                    param="max_tokens",
-                )
+                reason = f"the answer has {len(known.token_ids)} tokens already; send a larger max_tokens"
+                raise InvalidRequestError(reason, param="max_tokens")
             state = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
             requests.append(
                 self._request_class(
@@ -205,10 +203,8 @@ class InputProcessor:
             return None
         with _ignore_if_optional(params):
             if self._grammars is None:
-                raise InvalidRequestError(
-                    "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
-                    param="structured_outputs",
-                )
+                reason = "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json"
+                raise InvalidRequestError(reason, param="structured_outputs")
             return self._grammars.compile(params.structured_outputs)
         return None
 
@@ -234,9 +230,8 @@ class InputProcessor:
         """Raise if a text is too long to be tokenized, whether or not all of it is kept."""
         most = max(_MAX_CHARS, _CHARS_PER_TOKEN * self._capacity.num_tokens)
         if len(text) > most:
-            raise ContextLengthError(
-                f"{param} has {len(text)} characters, and at most {most} are tokenized at once; send less", param=param
-            )
+            reason = f"{param} has {len(text)} characters, and at most {most} are tokenized at once; send less"
+            raise ContextLengthError(reason, param=param)
 
     def _token_ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         name, has_special_tokens = params.name_of("prompt"), False
@@ -261,7 +256,7 @@ class InputProcessor:
         check_text(text, param=name)
         if self._tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer; send token ids", param=name)
-        if num_kept is not None:
+        if num_kept is not None and params.truncation_side == "left":
             text = self._tokenizer.length_bound.tail(text, num_tokens=num_kept)
         self.check_chars(text, param=name)
         token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -294,10 +289,8 @@ class InputProcessor:
                 param=param,
             )
         if params.min_tokens > limit - num_prompt_tokens:
-            raise InvalidRequestError(
-                f"min_tokens {params.min_tokens} is more than the {limit - num_prompt_tokens} tokens that can come",
-                param="min_tokens",
-            )
+            reason = f"min_tokens {params.min_tokens} is more than the {limit - num_prompt_tokens} tokens that can come"
+            raise InvalidRequestError(reason, param="min_tokens")
         return limit
 
     def _too_long(self, num_tokens: str, params: SamplingParams) -> ContextLengthError:

@@ -229,9 +229,8 @@ class LLM:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, Sequence):
-            raise InvalidRequestError(
-                f"messages must be a text, a conversation or several, not {type(messages).__name__}", param="messages"
-            )
+            reason = f"messages must be a text, a conversation or several, not {type(messages).__name__}"
+            raise InvalidRequestError(reason, param="messages")
         conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
         texts = [
             self.tokenizer.render_chat(read_messages(conversation), tools=read_tools(tools), **options)
@@ -455,9 +454,7 @@ def check_one_each(prompts: Sequence[Any], items: Sequence[Any], kind: str) -> N
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return one prompt or several as a list. Raises InvalidRequestError."""
     if not isinstance(prompts, (str, dict, Sequence)):
-        raise InvalidRequestError(
-            f"prompts must be a text, a list of token ids, or a list of these, not {type(prompts).__name__}",
-            param="prompts",
-        )
+        reason = f"prompts must be a text, a list of token ids, or a list of these, not {type(prompts).__name__}"
+        raise InvalidRequestError(reason, param="prompts")
     is_one = isinstance(prompts, (str, dict)) or (bool(prompts) and isinstance(cast(Sequence[Any], prompts)[0], int))
     return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))

@@ -47,6 +47,7 @@ def _template() -> ChatTemplate:
 
 class FakeTokenizer:
     has_chat_template = True
+    special_tokens = {"eos_token": "<eos>"}  # noqa: RUF012
 
     def __init__(self) -> None:
         self.chat_template = _template()
@@ -216,7 +217,8 @@ class FakeEngine:
         prompt = prompt["prompt"] if isinstance(prompt, Mapping) else prompt
         self._check(prompt, params)
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        token_ids = token_ids[-(params.truncate_prompt_tokens or len(token_ids)) :]
+        num_kept = params.truncate_prompt_tokens or len(token_ids)
+        token_ids = token_ids[-num_kept:] if params.truncation_side == "left" else token_ids[:num_kept]
         self.num_submitted += 1
         request_id = request_id or f"r{self.num_submitted}"
         assert request_id not in self.handles

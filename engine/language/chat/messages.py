@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...checks import shown
 from ...errors import InvalidRequestError
 
 Message = dict[str, Any]
@@ -11,6 +12,8 @@ Message = dict[str, Any]
 _TEXT_KINDS = ("input_text", "output_text", "text")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _ROLES |= {"tool": "tool", "function": "tool"}  # function: OpenAI's older name
+_KNOWN = f"one of {', '.join(_ROLES)}, or one that the model's chat template names"
+_MAX_ROLE_CHARS = 64
 
 
 def read_messages(messages: object) -> list[Message]:
@@ -73,11 +76,11 @@ def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
     role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
+    if not isinstance(role, str) or not role.isidentifier() or len(role) > _MAX_ROLE_CHARS:
+        raise InvalidRequestError(f"{at}.role must be {_KNOWN}", param=f"{at}.role")
     if message.get("audio"):
         raise InvalidRequestError(f"{at}.audio is not supported; leave it out", param=f"{at}.audio")
-    result: Message = {"role": _ROLES[role]}
+    result: Message = {"role": _ROLES.get(role, role)}
     if role == "assistant":
         result |= _of_the_assistant(message, at=at)
     elif message.get("tool_calls"):
@@ -88,6 +91,14 @@ def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
         if message.get(name) is not None:
             result[name] = _string(message[name], at=f"{at}.{name}")
     return result
+
+
+def check_roles(messages: Sequence[Mapping[str, Any]], *, template: str) -> None:
+    """Raise InvalidRequestError if the source of the chat template names not all roles: it might drop a text."""
+    for role in {message["role"] for message in messages}.difference(_ROLES.values()):
+        if f"'{role}'" not in template and f'"{role}"' not in template:
+            reason = f"the chat template does not name the role {shown(role)}; it must be {_KNOWN}"
+            raise InvalidRequestError(reason, param="messages")
 
 
 def _content(message: Mapping[str, Any], *, role: str, at: str, kinds: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ...errors import ConfigError, InvalidRequestError
+from .messages import check_roles
 from .shapes import Shapes, without_nulls
 
 # Names that a request's chat_template_kwargs may not set: the conversation itself and options of rendering.
@@ -69,6 +70,7 @@ class ChatTemplate:
         """
         if not repairs:
             return self._render(without_nulls(messages), tools=tools or None, **options)
+        check_roles(messages, template=self.source)
         shapes = self.shapes
         if describes_tools:
             shapes = replace(shapes, shows_tools=False, shows_calls=False)

@@ -104,9 +104,8 @@ class GrammarCompiler:
             raise
         except Exception as exc:  # llguidance does not support every tokenizer; other requests can be served
             why_not = str(exc)
-        raise InvalidRequestError(
-            f"structured_outputs cannot be used with this model: {why_not}", param="structured_outputs"
-        )
+        reason = f"structured_outputs cannot be used with this model: {why_not}"
+        raise InvalidRequestError(reason, param="structured_outputs")
 
     def _finish(self, outputs: StructuredOutputs, owner: str, future: "Future[CompiledGrammar]") -> None:
         """Drop a failed grammar. Otherwise count it, and evict least recently used grammars beyond the bounds."""

@@ -114,9 +114,8 @@ class StructuredOutputs:
                 at = self._name_of(name)
                 raise InvalidRequestError(f"{at} goes with json or json_object, not with {kinds[0]}", param=at)
         if self.disable_any_whitespace and self.whitespace_pattern:
-            raise InvalidRequestError(
-                f"{whole}: disable_any_whitespace and whitespace_pattern contradict each other", param=whole
-            )
+            reason = f"{whole}: disable_any_whitespace and whitespace_pattern contradict each other"
+            raise InvalidRequestError(reason, param=whole)
 
 
 StructuredOutputsParams = StructuredOutputs  # vLLM's name, for its scripts

@@ -36,6 +36,7 @@ class Tokenizer:
         self._model = model
         self._parts = _read_parts(model)
         self._fast = self._parts.fast
+        self.special_tokens = self._parts.special_tokens  # texts by name, such as eos_token, as the model's files have
         # A file may carry its training's padding or truncation; a server must not cut or pad prompts silently.
         self._fast.no_padding()
         self._fast.no_truncation()
@@ -69,7 +70,7 @@ class Tokenizer:
             return messages
         return [
             {**message, "content": pattern.sub(lambda found: f"{found[0][0]}{_ESCAPE}{found[0][1:]}", text)}
-            if message["role"] in ("user", "tool") and isinstance(text := message.get("content"), str)
+            if message["role"] not in ("system", "assistant") and isinstance(text := message.get("content"), str)
             else message
             for message in messages
         ]
@@ -161,10 +162,8 @@ class Tokenizer:
         Raises InvalidRequestError if there is no template.
         """
         if self._chat_template is None:
-            raise InvalidRequestError(
-                "this model has no chat template; use /v1/completions or /generate, or start with --chat-template",
-                param="messages",
-            )
+            reason = "this model has no chat template; use /v1/completions or /generate, or start with --chat-template"
+            raise InvalidRequestError(reason, param="messages")
         return self._chat_template
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:

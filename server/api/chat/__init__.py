@@ -25,7 +25,7 @@ class ChatSettings(ServerSettings):
 EXTENSION = Extension(
     package=__name__,
     settings=ChatSettings,
-    paths=("/tokenize", "/detokenize"),
+    paths=("/tokenize", "/detokenize", "/tokenizer_info"),
     router="routes:router",
     answer_check="answer_check:AnswerChecks",
 )

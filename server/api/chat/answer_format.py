@@ -196,10 +196,8 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     if content is None and not answer.is_forced:
         return _checked(params, answer) if answer.checked_names else params
     if content is not None and answer.is_forced:
-        raise InvalidRequestError(
-            "an answer cannot be a call of a tool and keep to a format as well; set tool_choice none or auto",
-            param="tool_choice",
-        )
+        reason = "an answer cannot be a call of a tool and keep to a format as well; set tool_choice none or auto"
+        raise InvalidRequestError(reason, param="tool_choice")
     if answer.is_plain or (
         answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
     ):

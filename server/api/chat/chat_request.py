@@ -35,9 +35,11 @@ class TextPart(TypedDict):
 
 
 class ChatMessage(TypedDict, total=False):
-    """One message. The role developer means system. Other known keys are named in X-Ignored-Fields."""
+    """One message. The role is system, developer (which means system), user, assistant, tool, or another one that the
+    model's chat template names. Other known keys are named in X-Ignored-Fields.
+    """
 
-    role: Required[Literal["system", "developer", "user", "assistant", "tool"]]
+    role: Required[str]
     content: str | list[TextPart] | None
     name: str | None
     tool_calls: list[dict[str, Any]] | None
@@ -47,9 +49,8 @@ class ChatMessage(TypedDict, total=False):
 
 def _variables(variables: object) -> dict[str, Variable]:
     if not isinstance(variables, dict) or len(variables) > _MAX_VARIABLES:
-        raise InvalidRequestError(
-            f"chat_template_kwargs must be an object of at most {_MAX_VARIABLES} values", param="chat_template_kwargs"
-        )
+        reason = f"chat_template_kwargs must be an object of at most {_MAX_VARIABLES} values"
+        raise InvalidRequestError(reason, param="chat_template_kwargs")
     for name, value in variables.items():
         at = f"chat_template_kwargs.{name[:64]}"
         if name in RESERVED_NAMES or not name.isidentifier():
@@ -147,9 +148,8 @@ class ChatFields(ToolFields):
     def chat_of(self, messages: list[Message]) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""
         if self.continue_final_message and self.add_generation_prompt:
-            raise InvalidRequestError(
-                "continue_final_message goes with add_generation_prompt false only", param="continue_final_message"
-            )
+            reason = "continue_final_message goes with add_generation_prompt false only"
+            raise InvalidRequestError(reason, param="continue_final_message")
         generates = self.add_generation_prompt
         return self._chat(
             messages,

@@ -57,9 +57,8 @@ def _look_into_parts(parts: object, at: str, path: str, reading: ParseContext) -
     for place, part in _objects(parts, at):
         kind = part.get("type")
         if isinstance(kind, str) and kind in MEDIA:
-            raise InvalidRequestError(
-                f"{place}: {MEDIA[kind]} parts are not supported: this server serves text models", param=at
-            )
+            reason = f"{place}: {MEDIA[kind]} parts are not supported: this server serves text models"
+            raise InvalidRequestError(reason, param=at)
         _look_at(part, place, path, PART_FIELDS, reading)
 
 

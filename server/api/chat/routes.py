@@ -1,6 +1,6 @@
 """Routes of the tokenizer: /tokenize, for prompts and conversations, and /detokenize."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Depends
 from pydantic import Field, SkipValidation
@@ -12,7 +12,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.messages import read_messages
 from ...http.json_response import JsonResponse
 from ...service import service_of
-from ..openapi import GENERATION, errors
+from ..openapi import GENERATION, KEYED, errors
 from ..prompt import Tokens
 from ..request_model import ModelName, RequestModel
 from .answer_format import chat_prompt
@@ -20,6 +20,7 @@ from .chat_request import ChatFields, ChatMessage
 from .model_text import ModelText
 
 router = APIRouter(tags=["operations"])
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class TokenizeRequest(ChatFields):
@@ -87,3 +88,14 @@ async def detokenize(
     service = service_of(request)
     check_token_ids(body.tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
     return JsonResponse({"prompt": await ModelText(service).decode(body.tokens)})
+
+
+@router.get("/tokenizer_info", response_description="Texts, or null.", responses=errors(*KEYED, 503))
+async def tokenizer_info(request: Request) -> Response:
+    """Special tokens and chat template, by vLLM's names: lm-evaluation-harness renders its conversations by them."""
+    service = service_of(request)
+    tokenizer = service.tokenizer
+    facts: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **dict.fromkeys(_SPECIAL_TOKENS)}
+    source = tokenizer.chat_template.recipe["source"] if tokenizer.has_chat_template else None
+    facts |= {**tokenizer.special_tokens, "chat_template": source, "model_max_length": service.engine.max_model_len}
+    return JsonResponse(facts)

@@ -18,6 +18,7 @@ class PoolingFields(RequestModel):
 
     is_tolerant: ClassVar = True
     ignored: ClassVar = {"input_type": (), "task": (), "embedding_types": (["float"],), "late_chunking": (False,)}
+    unsupported: ClassVar = {"truncation_side": ("right",)}
     model: ModelName = None
     user: User = ""
     truncate_prompt_tokens: Annotated[int | None, Field(description="Most tokens of an input; -1: the model's.")] = None

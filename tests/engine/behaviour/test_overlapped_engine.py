@@ -113,6 +113,7 @@ def test_the_fields_above_are_all_that_there_are() -> None:
     named = {name for fields in (*PLAIN_FIELDS, *SPECIAL_FIELDS) for name in fields}
     elsewhere = {"max_tokens", "seed"}  # set for each request here
     around = {"max_length", "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens"}
+    around |= {"truncation_side"}
     scheduling = {"priority", "timeout_ms", "max_queue_ms", "ttft_ms", "itl_ms", "best_effort"}
     blocks = {"cache_salt"}
     internal = {"reasoning_format"}  # no field of a request

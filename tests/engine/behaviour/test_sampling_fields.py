@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -75,7 +76,7 @@ def test_the_models_end_token(llm: LLM) -> None:
     assert later.finish_reason == "stop"
 
 
-def test_truncate_prompt_tokens_keeps_the_last_ones(llm: LLM) -> None:
+def test_truncate_prompt_tokens_keeps_one_end(llm: LLM) -> None:
     assert llm.tokenizer is not None
     ids = llm.tokenizer.encode(PROMPT)
     for count in (1, 3, len(ids), len(ids) + 5):
@@ -83,6 +84,8 @@ def test_truncate_prompt_tokens_keeps_the_last_ones(llm: LLM) -> None:
         (output,) = llm.generate(PROMPT, params)
         assert output.prompt_token_ids == ids[-count:]
         assert output.outputs[0].token_ids == greedy(llm, ids[-count:], max_tokens=8)[0].token_ids
+        (output,) = llm.generate(PROMPT, replace(params, truncation_side="right"))
+        assert output.prompt_token_ids == ids[:count]
     long = SamplingParams(max_tokens=4, truncate_prompt_tokens=100)
     assert len(llm.generate("word " * 5000, long)[0].prompt_token_ids) == 100
 

@@ -9,6 +9,7 @@ from serving import parse_events
 from tables import table
 
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.server.api.known_fields import HARMLESS, HINTS
 from splitfuse.server.api.native.request import GenerateRequest
 from splitfuse.server.apis.openai.request import ChatCompletionRequest
@@ -269,6 +270,69 @@ async def test_logprobs_of_tokens_under_their_ids(served):
     (choice,) = (await post(served, "/v1/completions", **fields)).json()["choices"]
     ids = list(answer_text("hello", num_tokens=3).encode())
     assert choice["logprobs"]["tokens"] == [f"token_id:{token_id}" for token_id in ids]
+
+
+CUT = {"truncate_prompt_tokens": 2, "truncation_side": "right"}
+TRUNCATED = {
+    **dict.fromkeys(ROUTES, CUT) | {"/v1/messages": CUT, "/completion": {"prompt": "hello", "n_predict": 3, **CUT}},
+    **{route: {"options": CUT} for route in ("/api/chat", "/api/generate")},
+}
+
+
+@pytest.mark.parametrize("route", TRUNCATED)
+async def test_a_prompt_is_cut_at_the_named_side(served, route):
+    body = ROUTES.get(route, APIS.get(route, {})) | TRUNCATED[route]
+    response = await served.client.post(route, json=body)
+    assert response.status_code == 200, response.text
+    assert (served.engine.params[-1].truncation_side, "x-ignored-fields" in response.headers) == ("right", False)
+    text = json.dumps(body).replace('"right"', '"middle"')
+    response = await served.client.post(route, content=text)
+    assert response.status_code == 400
+    assert "truncation_side must be left or right, not 'middle'" in response.text
+
+
+async def test_the_first_tokens_of_a_prompt_are_kept(served):
+    answer = (await post(served, "/v1/completions", echo=True, **CUT)).json()
+    assert (answer["choices"][0]["text"][:-3], answer["usage"]["prompt_tokens"]) == ("he", 2)
+
+
+NAMING = "{% for m in messages %}{% if m.role == 'ipython' %}(result) {% endif %}{{ m.content }}{% endfor %}"
+TURNS = [{"role": "user", "content": "1+1"}, {"role": "ipython", "content": "2"}]
+SAYING = {
+    "/v1/chat/completions": {"messages": TURNS, "max_tokens": 3},
+    "/v1/responses": {"input": TURNS, "max_output_tokens": 3},
+    "/api/chat": {"messages": TURNS, "stream": False},
+    "/tokenize": {"messages": TURNS},
+    "/apply-template": {"messages": TURNS},
+}
+
+
+@pytest.mark.parametrize("route", SAYING)
+async def test_roles_are_those_that_the_chat_template_names(served, route):
+    response = await served.client.post(route, json=SAYING[route])
+    assert response.status_code == 400
+    assert "the chat template does not name the role 'ipython'; it must be one of system, developer" in response.text
+    served.engine.tokenizer.chat_template = ChatTemplate(NAMING, special_tokens={})
+    response = await served.client.post(route, json=SAYING[route])
+    assert response.status_code == 200, response.text
+    if route == "/apply-template":
+        assert response.json()["prompt"] == "1+1(result) 2"
+
+
+async def test_vllms_facts_of_the_tokenizer(served):
+    """lm-evaluation-harness asks for them before it tokenizes by the server."""
+    template = served.engine.tokenizer.chat_template.source
+    assert (await served.client.get("/tokenizer_info")).json() == {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": "<eos>",
+        "pad_token": None,
+        "unk_token": None,
+        "chat_template": template,
+        "model_max_length": 512,
+    }
+    served.engine.tokenizer.has_chat_template = False
+    assert (await served.client.get("/tokenizer_info")).json()["chat_template"] is None
 
 
 async def test_reasoning_that_is_not_wanted(served, settings):

@@ -75,6 +75,16 @@ async def test_prompt_of_ids(live):
     assert detokenized["prompt"] == from_text["text"]
 
 
+async def test_either_end_of_a_prompt_and_vllms_facts_of_its_tokenizer(live):
+    facts = (await live.get("/tokenizer_info")).json()
+    assert len((await live.post("/tokenize", json={"prompt": facts["eos_token"]})).json()["tokens"]) == 1
+    ids = (await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"]
+    for side, kept in (("left", ids[-2:]), ("right", ids[:2])):
+        cut = {**GREEDY, "truncate_prompt_tokens": 2, "truncation_side": side, "return_token_ids": True}
+        answer = (await live.post("/v1/completions", json=cut)).json()
+        assert answer["choices"][0]["prompt_token_ids"] == kept
+
+
 async def test_chat(sdk):
     messages = [{"role": "user", "content": "Tell me a story."}]
     fields = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 20}

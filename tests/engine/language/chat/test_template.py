@@ -257,6 +257,8 @@ def test_dates_are_today() -> None:
         ([], "messages"),
         (["hello"], "messages[0]"),
         ([{"content": "x"}], "messages[0].role"),
+        ([{"role": "x" * 65, "content": "x"}], "messages[0].role"),
+        ([{"role": "' + x + '", "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "tool", "tool_call_id": "x"}], "messages[0].content"),
         ([{"role": "tool", "tool_call_id": 5, "content": "x"}], "messages[0].tool_call_id"),

@@ -89,6 +89,8 @@ async def test_dimensions_base64_and_prompts(embedder: Path) -> None:
             ({"input": [10**6]}, "token id"),
             ({"input": "x" * 600}, "truncate_prompt_tokens to 512 or less"),
             ({"prompt_name": "title"}, "known: query"),
+            ({"truncation_side": "left"}, "truncation_side is not supported"),
+            ({"truncation_side": "right"}, None),
             ({"encoding_format": "int8"}, "encoding_format"),
             ({"model": "other"}, "served: tiny"),
         ]:
