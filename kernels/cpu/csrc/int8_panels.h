@@ -399,8 +399,12 @@ struct ChunkPanel {
                                              const float* header, float* to) const {
         if constexpr (M > 1)
             if (num_rows < M) return join<M - 1>(rows, num_rows, first, num, sums, header, to);
+        // Not copied as a whole: gcc 12 would do so by halves of vectors, for whose stores the loads of whole ones wait.
         sums_t totals[M][V];
-        std::memcpy(totals, to, sizeof totals);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) totals[m][v] = load_vector<sums_t>(to + m * PANEL + v * WIDTH);
         for (int i = 0; i < num; i++, header += 2 * PANEL, sums += amx::MOST * PANEL) {
             const int64_t step = (first + i * group) / STEP;
 #pragma GCC unroll 4
@@ -417,7 +421,10 @@ struct ChunkPanel {
                 for (int m = 0; m < M; m++) totals[m][v] = fma(offset, rows[m].sums[step] - sums_t{}, totals[m][v]);
             }
         }
-        std::memcpy(to, totals, sizeof totals);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++) std::memcpy(to + m * PANEL + v * WIDTH, &totals[m][v], sizeof totals[m][v]);
     }
 #endif
 
