@@ -6,8 +6,8 @@ from typing import Any
 
 from ..text.stop_strings import overlap
 from .call_syntax import NAME, CallSyntax, Pattern, skip_space
-from .json_call import ValueReader, decoded
-from .loose_values import ValueScanner, as_json, loose_json, typed_json, types_of
+from .json_call import decoded
+from .loose_values import QUOTES, ValueScanner, as_json, json_scanner, loose_json, typed_json, types_of
 
 _WORD = re.compile(r"[\w. -]*")
 _STRING = frozenset({"string"})
@@ -21,7 +21,7 @@ class JsonArguments:
         self.is_certain = True
         self._brace = '"' if is_text else "{"
         self._string = ""
-        self._value = ValueReader()
+        self._value = json_scanner()
 
     def begins(self, text: str, *, is_end: bool) -> bool | None:
         """True if arguments begin here; None if more text decides."""
@@ -115,7 +115,8 @@ class Values:
             self._types = frozenset()
         words = (self._syntax.value_close, separator, closing)
         stops = "".join(word.strip()[:1] for word in words)
-        self._scanner = ValueScanner(stops, self._syntax.quote) if self._has_quotes else None
+        quotes = QUOTES if len(self._syntax.quote) == 1 else (self._syntax.quote,)
+        self._scanner = ValueScanner(stops, quotes) if self._has_quotes else None
         quote = '"' if self._types == _STRING and not self._has_quotes else ""
         return f"{opening}{as_json(key)}: {quote}", text[end:]
 
@@ -132,11 +133,8 @@ class Values:
         if start is None or start < 0:
             return start, "", False
         found = [at for pattern in self._openings if (at := text.find(pattern.first, start)) >= 0]
-        key = (
-            text[start : min(found)]
-            if found
-            else text[start : len(text) - max(overlap(text, pattern.first) for pattern in self._openings)]
-        )
+        begun = max(overlap(text, pattern.first) for pattern in self._openings)
+        key = text[start : min(found, default=len(text) - begun)]
         is_markup = any(word in key for word in (self._key_open.first, self._value_close.first) if word)
         if len(key) > 256 or "\n" in key.strip() or is_markup or (self._has_quotes and not _WORD.fullmatch(key)):
             return -1, "", False
@@ -182,7 +180,7 @@ class Values:
 
     def _is_in_string(self, text: str) -> bool:
         """True if the value, with this text, is a list or an object and ends within a string of it."""
-        scanner = ValueScanner("", '"')
+        scanner = ValueScanner("", QUOTES)
         value = (self._held + text).lstrip()
         if self._types != _STRING and value.startswith(("[", "{")):
             scanner.take(value, is_end=True)

@@ -1,6 +1,6 @@
 """CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text still streams in.
 
-Its parts find the end of a value and the entries of an object, and check nothing else of JSON.
+Its parts find the entries of an object, and check nothing else of JSON.
 """
 
 import json
@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from .answer_parts import AnswerPart
+from .loose_values import json_scanner
 
 ARGUMENTS = ("arguments", "parameters")  # Hermes' key and Llama's
 _KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # keys of a call that only its form identifies
@@ -31,44 +32,6 @@ class _Entry(NamedTuple):
     is_end: bool
 
 
-class ValueReader:
-    """Finder of one value's end, by its brackets and quotes."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._depth = 0
-        self._in_string = False
-        self._is_escaped = False
-
-    def take(self, text: str, start: int = 0) -> str:
-        """Return the text from `start` on that belongs to the value."""
-        for position in range(start, len(text)):
-            end = self._end_at(text[position])
-            if end is not None:
-                self.is_over = True
-                return text[start : position + end]
-        return text[start:]
-
-    def _end_at(self, char: str) -> int | None:
-        """Return 1 if this character ends the value, 0 if the character before it did, else None."""
-        if self._is_escaped:
-            self._is_escaped = False
-        elif self._in_string:
-            self._is_escaped = char == "\\"
-            self._in_string = char != '"'
-            return 1 if not self._in_string and not self._depth else None
-        elif char == '"':
-            self._in_string = True
-        elif char in "[{":
-            self._depth += 1
-        elif self._depth:
-            self._depth -= char in "]}"
-            return None if self._depth else 1
-        elif char in ",]}" + _SPACE:  # after a number or a literal
-            return 0
-        return None
-
-
 class _ObjectReader:
     """Reader of text that begins with an object. `state` "done" or "broken" ends it; `rest` is the unread text."""
 
@@ -77,7 +40,7 @@ class _ObjectReader:
         self.rest = ""
         self._key = ""
         self._token = ""  # current key so far, with its quotes
-        self._value = ValueReader()  # of the current key or value
+        self._value = json_scanner()  # of the current key or value
 
     @property
     def is_over(self) -> bool:
@@ -112,7 +75,7 @@ class _ObjectReader:
         is_value = self.state == "value start" and char not in ",:}]"
         self.state = "value" if is_value else _FOLLOWING.get((self.state, char), "broken")
         if self.state in ("key", "value"):
-            self._token, self._value = "", ValueReader()
+            self._token, self._value = "", json_scanner()
 
 
 def decoded(text: str) -> str | None:

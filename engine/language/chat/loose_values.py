@@ -5,10 +5,13 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from ..text.stop_strings import overlap
 
+QUOTES = ('"', "'")
+_BRACKETS, _JSON_BRACKETS = ("([{", ")]}"), ("[{", "]}")
 _MAX_REFERENCES = 4  # longest chain of references that is followed
 _TYPES = {bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"}
 _BARE_KEY = re.compile(r"(?<=[{,])\s*([^{}\[\],:\"]+?)\s*(?=:)")
@@ -61,30 +64,42 @@ def typed_json(text: str, types: frozenset[str]) -> str:
 
 
 class ValueScanner:
-    """Finder of one value's end: the first of `stops` that is in no string and no inner bracket."""
+    """Finder of one value's end: the first of `stops` that is in no string and no inner bracket.
 
-    def __init__(self, stops: str, quote: str) -> None:
+    `has_own_end`: the value is JSON, where a string, a list and an object end themselves.
+    """
+
+    def __init__(self, stops: str, quotes: tuple[str, ...], *, has_own_end: bool = False) -> None:
         self.is_over = False
         self._stops = stops
-        self._is_escaping = len(quote) == 1
-        self._quotes = ('"', "'") if self._is_escaping else (quote,)
+        self._quotes = quotes
+        self._has_own_end = has_own_end
         self._open = ""  # quote of the string that is open
+        self._is_escaped = False
         self._depth = 0
+        self._brackets = _JSON_BRACKETS if has_own_end else _BRACKETS
+        marks = "".join(quote[0] for quote in quotes)
+        self._inside, self._outside = _first_of(marks + "\\"), _first_of(marks + stops + "".join(self._brackets))
 
     @property
     def is_in_string(self) -> bool:
         """True within a string."""
         return bool(self._open)
 
-    def take(self, text: str, *, is_end: bool) -> str:
-        """Return the beginning of the text that belongs to the value and is certain."""
-        position = 0
-        while position < len(text):
+    def take(self, text: str, start: int = 0, *, is_end: bool = False) -> str:
+        """Return the text from `start` on that belongs to the value and is certain."""
+        position = start
+        while position < len(text) and not self.is_over:
+            if self._is_escaped:
+                position, self._is_escaped = position + 1, False
+                continue
+            found = (self._inside if self._open else self._outside).search(text, position)
+            position = len(text) if found is None else found.start()
             rest = text[position : position + 64]
-            if self._is_escaping and self._open and rest[0] == "\\":
-                if len(rest) < 2 and not is_end:
-                    break
-                position += 2
+            if not rest:
+                break
+            if len(self._open) == 1 and rest[0] == "\\":
+                position, self._is_escaped = position + 1, True
                 continue
             quote = next((quote for quote in self._quotes if rest.startswith(quote)), None)
             if quote is None and not is_end and any(overlap(rest, quote) == len(rest) for quote in self._quotes):
@@ -98,15 +113,26 @@ class ValueScanner:
                 else:
                     self._open = "" if self._open else quote
                 position += len(quote)
-            elif self._open:
-                position += 1
-            elif not self._depth and rest[0] in self._stops:
+                self.is_over = self._has_own_end and not self._open and not self._depth
+            elif not self._open and not self._depth and rest[0] in self._stops:
                 self.is_over = True
-                break
             else:
-                self._depth += (rest[0] in "([{") - (rest[0] in ")]}")
                 position += 1
-        return text[:position]
+                opening, closing = self._brackets
+                if not self._open and rest[0] in opening + closing:
+                    self._depth += 1 if rest[0] in opening else -1
+                    self.is_over = self._has_own_end and not self._depth
+        return text[start:position]
+
+
+@cache
+def _first_of(chars: str) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(chars)}]")
+
+
+def json_scanner() -> ValueScanner:
+    """Create a scanner of one value of JSON."""
+    return ValueScanner(",]} \t\r\n", ('"',), has_own_end=True)
 
 
 def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
