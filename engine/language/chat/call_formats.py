@@ -9,7 +9,7 @@ from .call_syntax import ID, CallSyntax
 from .harmony_parser import CHANNEL, CONSTRAIN, MESSAGE
 
 Style = str | Mapping[str, Any]  # a name, or the fields of a CallSyntax or of a ReasoningFormat
-NEUTRAL_FORMAT = "hermes"  # for models whose template shows no format; described_tools.py describes it in the prompt
+NEUTRAL_FORMAT = "hermes"  # for models whose template shows no format; shapes.py describes it in the prompt
 
 _OBJECT = CallSyntax(
     arguments="json",

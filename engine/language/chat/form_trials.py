@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ from .call_formats import CALL_FORMATS
 from .call_syntax import ID, NAME, NUMBER, TAG, CallSyntax
 from .harmony_parser import CHANNEL, MESSAGE
 from .reasoning_parser import REASONING_FORMATS, ReasoningFormat
+from .shapes import Call, trial_call, trial_tool
 
-Call = tuple[str, Mapping[str, Any]]
 Ask = Callable[..., str]  # renders messages; raises InvalidRequestError if the template refuses them
 USER = {"role": "user", "content": "MarkUser"}
 _TEXT, _THOUGHT = "MarkText", "MarkThought"
@@ -23,17 +23,7 @@ _CALLS: Sequence[Call] = (
 )
 
 
-def _tool(name: str, keys: Iterable[str]) -> dict[str, Any]:
-    properties = {key: {"type": "string", "description": "Text"} for key in keys}
-    parameters = {"type": "object", "properties": properties, "required": []}
-    return {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": parameters}}
-
-
-def _entry(call: Call, call_id: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": call[0], "arguments": dict(call[1])}}
-
-
-TOOLS = [_tool(*call) for call in _CALLS]
+TOOLS = [trial_tool(*call) for call in _CALLS]
 _UNESCAPED = "x'y\"z"
 _IDS = ("aB3dE6gH9", "bC4eF7hI0")
 _CLOSINGS = re.compile(r"</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>")
@@ -62,7 +52,7 @@ class CallTrials:
         tools = TOOLS if tools is None else tools
         header, footer = self._plain(tools)
         ids = [*ids, *(f"call_{number:024}" for number in range(len(ids), len(calls)))]
-        message = {"role": "assistant", "tool_calls": list(map(_entry, calls, ids))}
+        message = {"role": "assistant", "tool_calls": list(map(trial_call, ids, calls))}
         text = self._ask([USER, message], tools=tools, add_generation_prompt=False)
         _, found, answer = _behind_user(text).partition(self._head or "\0")
         text = answer if found else text[len(_common_start(text, header)) :]
@@ -282,12 +272,9 @@ def thoughts_of(ask: Ask, source: str) -> ReasoningFormat | None:
 
 
 def _shown_thoughts(ask: Ask, variables: Mapping[str, Any], *, has_calls: bool) -> ReasoningFormat | None:
-    message = {"role": "assistant", **dict.fromkeys(_THINKING_NAMES, _THOUGHT)}
-    text = _text(
-        ask,
-        {**message, **({"tool_calls": [_entry(_CALLS[1], _IDS[0])]} if has_calls else {"content": _TEXT})},
-        variables,
-    )
+    thoughts = {"role": "assistant", **dict.fromkeys(_THINKING_NAMES, _THOUGHT)}
+    shown = {"tool_calls": [trial_call(_IDS[0], _CALLS[1])]} if has_calls else {"content": _TEXT}
+    text = _text(ask, thoughts | shown, variables)
     before, found, after = text.partition(_THOUGHT)
     if not found:
         return None

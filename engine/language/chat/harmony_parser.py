@@ -54,17 +54,14 @@ class HarmonyParser(BufferedReader):
             self._state = "content"
         elif found:
             self._text = rest
-            self._begin(head)
+            recipient = _RECIPIENT.search(head)
+            if recipient is not None and self._reads_calls:
+                self._state, self._name = "call", recipient[1]
+            else:
+                self._state = "reasoning" if _ANALYSIS.search(head) else "content"
+            if self._state != "content":
+                self._drop_space()
         return self._state != "head"
-
-    def _begin(self, head: str) -> None:
-        recipient = _RECIPIENT.search(head)
-        if recipient is not None and self._reads_calls:
-            self._state, self._name = "call", recipient[1]
-        else:
-            self._state = "reasoning" if _ANALYSIS.search(head) else "content"
-        if self._state != "content":
-            self._drop_space()
 
     def _begin_call(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         """Begin a call if its arguments are an object or empty; otherwise the text is content."""

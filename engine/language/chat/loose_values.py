@@ -5,7 +5,7 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ..text.stop_strings import overlap
@@ -130,9 +130,7 @@ def _first_of(chars: str) -> re.Pattern[str]:
     return re.compile(f"[{re.escape(chars)}]")
 
 
-def json_scanner() -> ValueScanner:
-    """Create a scanner of one value of JSON."""
-    return ValueScanner(",]} \t\r\n", ('"',), has_own_end=True)
+json_scanner = partial(ValueScanner, ",]} \t\r\n", ('"',), has_own_end=True)  # of one value of JSON
 
 
 def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -41,7 +41,8 @@ def read_items(items: object) -> list[Message]:
     for number, item in enumerate(items):
         message = _of_item(item, at=f"input[{number}]")
         if messages and _continues(messages[-1], message):
-            messages[-1] = _merged(messages[-1], message)
+            calls = [*messages[-1].get("tool_calls", ()), *message.get("tool_calls", ())]
+            messages[-1] = {**messages[-1], **message, **({"tool_calls": calls} if calls else {})}
         else:
             messages.append(message)
     return [message for message in messages if set(message) != {"role", "reasoning_content"}]
@@ -51,8 +52,7 @@ def text_of(content: object, *, at: str, kinds: Sequence[str]) -> str:
     """Return the text of a message: a string, or parts that are all text (of one of the `kinds`)."""
     if isinstance(content, str):
         return content
-    is_answer = "refusal" in kinds
-    if is_answer and (content is None or content == []):
+    if "refusal" in kinds and content in (None, []):
         return ""
     if not isinstance(content, (list, tuple)) or not content:
         raise InvalidRequestError(f"{at} must be a string or a list of text parts", param=at)
@@ -183,13 +183,10 @@ def _of_item(item: object, *, at: str) -> Message:
         raise InvalidRequestError(f"{at} must be an object", param=at)
     if kind == "message":
         return _message(item, at=at, kinds=_TEXT_KINDS)
-    if kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        call = {"id": item.get("call_id"), "function": function}
-        return {"role": "assistant", "tool_calls": [_call(call, at=at, inner=at)]}
-    if kind == "custom_tool_call":
-        custom = {"name": item.get("name"), "input": item.get("input")}
-        call = {"id": item.get("call_id"), "type": "custom", "custom": custom}
+    if kind in ("function_call", "custom_tool_call"):
+        own = "function" if kind == "function_call" else "custom"
+        fields = {name: item.get(name) for name in ("name", "arguments", "input")}
+        call = {"id": item.get("call_id"), "type": own, own: fields}
         return {"role": "assistant", "tool_calls": [_call(call, at=at, inner=at)]}
     if kind in ("function_call_output", "custom_tool_call_output"):
         output = text_of(item.get("output"), at=f"{at}.output", kinds=_TEXT_KINDS)
@@ -208,8 +205,3 @@ def _continues(earlier: Message, later: Message) -> bool:
     if "content" in later and not {"content", "tool_calls"}.isdisjoint(earlier):
         return False
     return "reasoning_content" not in later
-
-
-def _merged(earlier: Message, later: Message) -> Message:
-    calls = [*earlier.get("tool_calls", ()), *later.get("tool_calls", ())]
-    return {**earlier, **later, **({"tool_calls": calls} if calls else {})}

@@ -128,15 +128,13 @@ class ReasoningParser(BufferedReader):
             return self._behind_call(self._text, is_end=is_end)
         tags = (*self._closings, self._trigger) if self._trigger else self._closings
         text, tag, self._text = cut_at_first(self._text, tags, is_end=is_end)
-        parts = self._part("reasoning", text)
         if tag is None:
-            return parts
-        if tag == self._trigger:
-            assert self._new_calls is not None
-            self._call = self._new_calls()
-            return [*parts, *self._behind_call(tag + self._text, is_end=is_end)]
-        self.is_thinking, self._skips_space = False, True
-        return parts
+            return self._part("reasoning", text)
+        if tag != self._trigger:
+            return self._closed(text)
+        assert self._new_calls is not None
+        self._call = self._new_calls()
+        return [*self._part("reasoning", text), *self._behind_call(tag + self._text, is_end=is_end)]
 
     def _behind_call(self, text: str, *, is_end: bool) -> list[AnswerPart]:
         """Hold text from a call on. A closing tag counts where no call is open, or if none of the calls ends."""

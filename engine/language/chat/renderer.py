@@ -8,14 +8,44 @@ A template is a program by the author of the model: nested `{% for i in range(99
 
 import json
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
-from ...errors import InvalidRequestError, UnavailableError
+from ...errors import ConfigError, InvalidRequestError, UnavailableError
 from ..workers.input_threads import LONG_CHARS
 from ..workers.worker_process import Reply, WorkerEndedError, WorkerProcess
-from .render_worker import TIME_LIMIT_S
+from .render_worker import COMPILE_LIMIT_S, TIME_LIMIT_S
 from .template import ChatTemplate
+
+_SLACK_S = 20.0  # for a machine with other work; the process's own limit counts its CPU time
+
+
+def check_compiles(recipe: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a long template compiles too slowly, or with too much memory, or dies of it.
+
+    A process of its own compiles it first, within limits: 700 KB with 100,000 expressions take 15 to 20 s. Every other
+    error is left to this process.
+    """
+    most_s = COMPILE_LIMIT_S + _SLACK_S
+    command, setup = [sys.executable, "-P", "-c", _program()], f"{json.dumps(recipe)}\n".encode()
+    with suppress(subprocess.TimeoutExpired):
+        tried = subprocess.run(command, input=setup, capture_output=True, timeout=most_s, check=False)
+        if tried.returncode >= 0 and b"MemoryError" not in tried.stderr:
+            return
+    num_chars = sum(len(recipe[name] or "") for name in ("source", "tool_source"))
+    raise ConfigError(
+        f"the chat template of {num_chars} characters does not compile within {COMPILE_LIMIT_S:g} s and the memory for "
+        "it; give a shorter one with --chat-template"
+    )
+
+
+def _program() -> str:
+    """Return the program of a process, which finds our modules on this process's path."""
+    return f"import sys; sys.path[:] = {sys.path!r}; from {__package__} import render_worker as it; it.main()"
 
 
 class Renderer:
@@ -47,9 +77,7 @@ class _Process:
     """Process that renders one conversation at a time, so the conversation that killed it is known."""
 
     def __init__(self, setup: str) -> None:
-        # The child finds our modules on this process's path.
-        program = f"import sys; sys.path[:] = {sys.path!r}; from {__package__} import render_worker as it; it.main()"
-        self._process = WorkerProcess(["-c", program], setup=setup)
+        self._process = WorkerProcess(["-c", _program()], setup=setup)
         self._lock = threading.Lock()
 
     def start(self) -> None:

@@ -5,22 +5,31 @@ nine letters, one call a message, a system message at the beginning only. A tria
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
 from ...errors import InvalidRequestError
-from .described_tools import calls_as_text, introduction, with_system
 from .messages import Message
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
+Call = tuple[str, Mapping[str, Any]]  # name and arguments
 Content = Literal["absent", "empty", "null"]
 Render = Callable[[Messages, Tools | None], str]
 _NAME, _OTHER, _KEY, _VALUE, _RESULT, _TEXT = "mark_tool", "mark_other", "mark_key", "mark_value", "mark_result", "Mark"
 _SHORT_ID_CHARS = 9  # Mistral's templates take ids of nine letters or digits only
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+# Tools in words, for templates that know none. Calls have Hermes' format, which many models have seen and
+# NEUTRAL_FORMAT reads.
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+_INTRODUCTION = """You can call these functions:
+{functions}
+To call one, answer with its name and its arguments{as_json}:
+{example}"""
+_EXAMPLE = f'{_OPENING}\n{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}\n{_CLOSING}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +71,9 @@ class Shapes:
         """
         turns = without_nulls(messages)
         if tools and not self.shows_tools:
-            turns, tools = with_system(turns, introduction(tools, example)), None
+            turns, tools = _with_system(turns, _introduction(tools, example)), None
         turns = self._with_systems(turns)
-        turns = self._with_calls(turns) if self.shows_calls else calls_as_text(turns)
+        turns = self._with_calls(turns) if self.shows_calls else _calls_as_text(turns)
         for turn in (turn for turn in turns if self.has_parts and isinstance(turn.get("content"), str)):
             turn["content"] = [{"type": "text", "text": turn["content"]}]
         shown = [self._tool(tool) for tool in tools or ()]
@@ -104,6 +113,50 @@ class Shapes:
         function = {"description": "", "parameters": _NO_ARGUMENTS, **tool["function"]}
         function["parameters"] = {**_NO_ARGUMENTS, **function["parameters"]}
         return {**tool, "function": function}
+
+
+def _introduction(tools: Tools, example: str | None = None) -> str:
+    """Describe the tools and the form of a call: that of the `example`, else Hermes'."""
+    functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    as_json = " as JSON" if example is None else ""
+    return _INTRODUCTION.format(functions=functions, as_json=as_json, example=example or _EXAMPLE)
+
+
+def _with_system(messages: Messages, text: str) -> list[Message]:
+    """Return the conversation with this text at the end of its system message."""
+    if not messages or messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *map(dict, messages)]
+    before = messages[0].get("content") or ""
+    return [{**messages[0], "content": f"{before}\n\n{text}".strip()}, *map(dict, messages[1:])]
+
+
+def _calls_as_text(messages: Messages) -> list[Message]:
+    """Return the conversation with calls and results as text; roles alternate as before.
+
+    Earlier calls are in the text of their messages. The results of several tools and the user's text that follows them
+    are one message of the user.
+    """
+    turns: list[Message] = []
+    is_joined = False
+    for message in messages:
+        text = _as_text(message)
+        if is_joined and text["role"] == "user":
+            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}\n{text['content']}"}
+        else:
+            turns.append(text)
+        is_joined = message["role"] == "tool"
+    return turns
+
+
+def _as_text(message: Mapping[str, Any]) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    texts = [message["content"]] if message.get("content") else []
+    texts += [f"{_OPENING}\n{json.dumps(call['function'], ensure_ascii=False)}\n{_CLOSING}" for call in calls]
+    return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": "\n".join(texts)}
 
 
 def without_nulls(messages: Messages) -> list[Message]:
@@ -214,8 +267,20 @@ def _call_shapes(shapes: Shapes) -> Iterable[Shapes]:
         yield replace(shapes, **fields)
 
 
+def trial_call(call_id: str, call: Call) -> Message:
+    """Return an entry of a message's calls."""
+    return {"id": call_id, "type": "function", "function": {"name": call[0], "arguments": dict(call[1])}}
+
+
+def trial_tool(name: str, keys: Collection[str]) -> Message:
+    """Return a tool that takes strings under these keys."""
+    properties = {key: {"type": "string", "description": "Text"} for key in keys}
+    parameters = {"type": "object", "properties": properties, "required": list(keys)}
+    return _tool(name, description="Does it.", parameters=parameters)
+
+
 def _call(number: int, name: str, value: str) -> Message:
-    return {"type": "function", "id": f"call_{number:024}", "function": {"name": name, "arguments": {_KEY: value}}}
+    return trial_call(f"call_{number:024}", (name, {_KEY: value}))
 
 
 def _result(number: int, text: str) -> Message:
@@ -235,8 +300,7 @@ _SAY: Message = {"role": "assistant", "content": "Mark 1"}
 _MORE: Message = {"role": "user", "content": "Mark 2"}
 _ONE: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE)]}
 _TWO: Message = {"role": "assistant", "tool_calls": [_call(1, _NAME, _VALUE), _call(2, _OTHER, "value_2")]}
-_SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string", "description": "Text"}}, "required": [_KEY]}
-_TOOLS = [_tool(name, description="Does it.", parameters=_SCHEMA) for name in (_NAME, _OTHER)]
+_TOOLS = [trial_tool(name, [_KEY]) for name in (_NAME, _OTHER)]
 _NO_CALLS = ["shows_calls"]
 _TRIALS = (
     _Trial([_ASK], ["Mark 0"], _either(has_tool_list=True)),

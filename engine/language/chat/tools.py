@@ -87,8 +87,7 @@ def _type_of(choice: object) -> object:
 
 
 def _name_of(tool: Tool) -> str:
-    name: str = tool["function"]["name"]
-    return name
+    return str(tool["function"]["name"])
 
 
 def _chosen_names(chosen: Sequence[object], tools: Sequence[Tool]) -> tuple[str, ...]:

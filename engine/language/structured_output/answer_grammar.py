@@ -66,8 +66,9 @@ def free_answer_grammar(
     thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
     answer = "(before calls)* TEXT" if is_parallel else "(before calls | TEXT)"
     # Text that begins like reasoning is reasoning, and a trigger within reasoning begins no call.
-    openings = [] if reasoning is None else reasoning_format(reasoning).openings
-    other = "".join(rf" & ~/\s*{_as_regex(opening)}(?s:.*)/" for opening in openings)
+    openings = () if reasoning is None else reasoning_format(reasoning).openings
+    patterns = [re.escape(opening).replace("/", r"\/") for opening in openings]
+    other = "".join(rf" & ~/\s*{pattern}(?s:.*)/" for pattern in patterns)
     return "\n".join(
         [
             f"start: {thought}{answer}",
@@ -77,10 +78,6 @@ def free_answer_grammar(
             *their_rules,
         ]
     )
-
-
-def _as_regex(text: str) -> str:
-    return re.escape(text).replace("/", r"\/")
 
 
 def _reasoning(name: Style | None, *, is_open: bool, special_ids: Mapping[str, int]) -> tuple[str, list[str]]:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import InvalidRequestError
 from ..chat.call_syntax import ID, NUMBER, CallSyntax
@@ -116,7 +116,10 @@ def call_rules(
     for number, tool in enumerate(tools):
         function = tool["function"]
         is_any = function["name"] in unchecked and not has_keys
-        schema = _ANY if is_any else _enforceable_arguments(function)
+        try:
+            schema = _ANY if is_any else enforceable(arguments_schema(function)).schema
+        except TooManySchemasError as exc:
+            raise InvalidRequestError(f"tools: the parameters of {function['name']}: {exc}", param="tools") from exc
         opening, closing = syntax.around(function["name"])
         if has_keys:
             arguments, their_rules = _keyed_arguments(schema, f"tool_{number}", syntax, special_ids)
@@ -127,27 +130,14 @@ def call_rules(
     return rules
 
 
-def _enforceable_arguments(function: Mapping[str, Any]) -> Any:
-    try:
-        return enforceable(arguments_schema(function)).schema
-    except TooManySchemasError as exc:
-        raise InvalidRequestError(f"tools: the parameters of {function['name']}: {exc}", param="tools") from exc
-
-
-class _Property(NamedTuple):
-    name: str
-    schema: Mapping[str, Any]
-    is_required: bool
-
-
-def _properties(schema: Mapping[str, Any]) -> list[_Property]:
-    """Return the properties, with the definitions that their schemas may refer to."""
+def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Schema, bool]]:
+    """Return the properties: name, schema with the definitions that it may refer to, and true if it is required."""
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     spaced = {**definitions, "x-guidance": dict(JSON_SPACING)}
     properties = schema.get("properties") or {}
     required = schema.get("required") or ()
     return [
-        _Property(name, {**(value if isinstance(value, Mapping) else {}), **spaced}, name in required)
+        (name, {**(value if isinstance(value, Mapping) else {}), **spaced}, name in required)
         for name, value in properties.items()
     ]
 
@@ -171,28 +161,28 @@ def _keyed_arguments(
     """
     properties = _properties(schema)
     rules: list[str] = []
-    for number, item in enumerate(properties):
+    for number, (key, value_schema, _) in enumerate(properties):
         rule = f"{name}_{number}"
         is_raw = len(syntax.quote) != 1 or syntax.unescaped == "all"
-        is_text = is_raw and types_of(item.schema, item.schema) == {"string"}
+        is_text = is_raw and types_of(value_schema, value_schema) == {"string"}
         quote = syntax.quote if is_text else ""
         start = syntax.string_open if is_text and syntax.string_open else syntax.value_open + quote
-        opening = literal(f"{syntax.key_open}{item.name}{start}", special_ids)
+        opening = literal(f"{syntax.key_open}{key}{start}", special_ids)
         if is_text:
             value = f"{rule}_value"
             rules.append(f"{rule}: {opening} {value}")
-            rules.append(_text_value(item.schema, value, quote + syntax.value_close, special_ids=special_ids))
+            rules.append(_text_value(value_schema, value, quote + syntax.value_close, special_ids=special_ids))
         else:
             closing = literal(syntax.value_close, special_ids)
-            rules.append(f"{rule}: {opening} {json_value(item.schema)} {closing}".rstrip())
+            rules.append(f"{rule}: {opening} {json_value(value_schema)} {closing}".rstrip())
     separator = literal(syntax.separator, special_ids)
     later = [
-        f"{separator} {name}_{number}" if item.is_required else f"({separator} {name}_{number})?"
-        for number, item in enumerate(properties)
+        f"{separator} {name}_{number}" if is_required else f"({separator} {name}_{number})?"
+        for number, (_, _, is_required) in enumerate(properties)
     ]
     firsts = []
-    for number, item in enumerate(properties):
+    for number, (_, _, is_required) in enumerate(properties):
         firsts.append(" ".join([f"{name}_{number}", *later[number + 1 :]]))
-        if item.is_required:
+        if is_required:
             return f"({' | '.join(firsts)})", rules
     return f"({' | '.join(firsts)})?" if firsts else "", rules

@@ -212,7 +212,7 @@ class Tokenizer:
             "tool_source": tool_source,
         }
         if len(source) + len(tool_source or "") > _LONG_TEMPLATE_CHARS:
-            from ..chat.trial_compile import check_compiles  # here: few templates are long
+            from ..chat.renderer import check_compiles  # here: few templates are long
 
             check_compiles(recipe)
         return ChatTemplate(**recipe)

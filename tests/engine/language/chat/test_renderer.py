@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from shared_cores import CpuWait
 
-from splitfuse.engine.errors import InvalidRequestError, UnavailableError
-from splitfuse.engine.language.chat.renderer import Renderer
+from splitfuse.engine.errors import ConfigError, InvalidRequestError, UnavailableError
+from splitfuse.engine.language.chat import renderer as module
+from splitfuse.engine.language.chat.renderer import Renderer, check_compiles
 from splitfuse.engine.language.chat.template import ChatTemplate
 from splitfuse.engine.language.workers import worker_process
 from splitfuse.engine.language.workers.input_threads import LONG_CHARS
@@ -119,3 +121,29 @@ def test_a_process_without_processor_time_is_no_fault_of_the_messages(monkeypatc
         own.render(conversation("x"))
     monkeypatch.undo()
     assert own.render(conversation("y")) == "y"
+
+
+def recipe(source: str) -> dict[str, Any]:
+    return {"source": source, "special_tokens": {}, "tool_source": None}
+
+
+def test_a_template_that_compiles_passes_and_one_that_is_wrong_is_reported_elsewhere() -> None:
+    check_compiles(recipe("{{ messages }}"))
+    check_compiles(recipe("{% if %}"))
+
+
+def test_a_template_that_compiles_too_slowly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPILE_LIMIT_S", 0.0)
+    monkeypatch.setattr(module, "_SLACK_S", 0.3)
+    start = time.monotonic()
+    with CpuWait() as wait:
+        with pytest.raises(ConfigError, match=r"of 700000 characters does not compile .* --chat-template"):
+            check_compiles(recipe("{{ a }}" * 100_000))
+        assert time.monotonic() - start < 15 * wait.factor, "not the slack that it has outside tests"
+
+
+def test_the_process_limits_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The limit is the program's own: this process would wait for it.
+    monkeypatch.setattr(module, "_SLACK_S", 600.0)
+    with pytest.raises(ConfigError, match="does not compile within 5 s"):
+        check_compiles(recipe("{{ a }}" * 100_000))
