@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ...errors import ConfigError, InvalidRequestError
+from ...errors import ConfigError, InvalidRequestError, SplitfuseError
 from .answer_parser import AnswerParser
 from .answer_parts import joined
 from .call_formats import CALL_FORMATS, declared_format
 from .call_syntax import CallSyntax
-from .form_trials import TOOLS, USER, Call, CallTrials, content_tags, thoughts_of
+from .form_trials import TOOLS, USER, CallTrials, content_tags, thoughts_of
 from .reasoning_parser import ReasoningFormat
+from .shapes import Call
 from .template import ChatTemplate
 
 Tools = Sequence[Mapping[str, Any]]
@@ -61,7 +62,7 @@ class ChatForm:
             trials = CallTrials(template.render, is_parallel=not template.shapes.has_one_call, thoughts=reasoning)
             form = cls(trials.syntax(), reasoning, begins_open, tags, trials)
             form._check()
-        except Exception as exc:  # a template may write anything
+        except (SplitfuseError, ValueError, LookupError, RecursionError) as exc:  # a template may write anything
             raise ConfigError(f"the form of calls cannot be derived from the chat template: {exc}") from exc
         return form
 
