@@ -65,10 +65,19 @@ class SamplingRequest(RequestModel):
         return self.lora_path
 
     def sampling(
-        self, *, names: Mapping[str, str] | None = None, text_format: TextFormat | None = None, **changed: Any
+        self,
+        *,
+        names: Mapping[str, str] | None = None,
+        text_format: TextFormat | None = None,
+        budget: tuple[str, Any] = ("", None),
+        **changed: Any,
     ) -> SamplingParams:
-        """Build the parameters. `changed` are fields set by the route, `names` the route's names of fields. Raises."""
+        """Build the parameters. `changed` are fields set by the route, `names` the route's names of fields. Raises.
+
+        `budget`: tokens of reasoning that the route's API has under another name.
+        """
         fields = {**(self.__pydantic_extra__ or {}), **changed}
+        set_budget(fields, *budget)
         output = self.response_format or text_format
         outputs = None if output is None else output.structured_outputs()
         constraints = _foreign_constraints(fields) | {"structured_outputs": fields.pop("structured_outputs", None)}
@@ -91,6 +100,12 @@ class SamplingRequest(RequestModel):
             return params
         # The finished answer is checked for keywords that no grammar enforces (answer_check.py).
         return replace(params, structured_outputs=replace(params.structured_outputs, relaxes=True))
+
+
+def set_budget(fields: dict[str, Any], name: str, budget: Any, *, own: str = "thinking_budget") -> None:
+    """Put the tokens of reasoning that stand as `name` into the fields. Raises if the fields have others, as `own`."""
+    if budget is not None and fields.setdefault("thinking_budget", budget) != budget:
+        raise InvalidRequestError(f"{name} differs from {own}; send one", param=name)
 
 
 def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:

@@ -182,9 +182,8 @@ class MessagesRequest(SamplingRequest, ConversationFields):
     def params(self) -> SamplingParams:
         """Build the parameters. A `max_tokens` above the free context is cut to fit. Raises InvalidRequestError."""
         names = {"prompt": "messages", "stop": "stop_sequences"}
-        budget = self.thinking.budget_tokens
-        more = {} if budget is None or self._refuses_thinking else {"thinking_budget": budget}
-        params = self.sampling(names=names, stop=self.stop_sequences, **self._format(), **more)
+        budget = ("thinking.budget_tokens", None if self._refuses_thinking else self.thinking.budget_tokens)
+        params = self.sampling(names=names, budget=budget, stop=self.stop_sequences, **self._format())
         return dataclasses.replace(params, default_max_tokens=_TOKENS.checked("max_tokens", self.max_tokens))
 
     def _format(self) -> dict[str, Any]:

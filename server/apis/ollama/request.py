@@ -16,7 +16,7 @@ from ...api.chat.message_fields import look_into_messages, look_into_tools
 from ...api.chat.served_tools import ServedTools
 from ...api.known_fields import MESSAGE_FIELDS
 from ...api.request_model import ModelName, ParseContext, RequestModel
-from ...api.sampling_request import SAMPLING_FIELDS, schema_of
+from ...api.sampling_request import SAMPLING_FIELDS, schema_of, set_budget
 from ...service import Service
 
 # Ignored: the model stays loaded, and no answer returns a context.
@@ -46,21 +46,22 @@ class Options(RequestModel):
     repeat_penalty: Annotated[Any, schema_of("repetition_penalty")] = None
 
     def params(
-        self, *, prompt: str, outputs: StructuredOutputs | None, defaults: Mapping[str, Any], **internal: Any
+        self, *, prompt: str, outputs: StructuredOutputs | None, defaults: Mapping[str, Any], budget: Any, **more: Any
     ) -> SamplingParams:
         """Build the parameters.
 
         `num_predict` above the free context is cut to fit. `prompt`: the prompt's field name. `defaults`: values of
-        options that are absent. Raises.
+        options that are absent. `budget`: tokens of reasoning that stand beside the options. Raises.
         """
         names = {name: f"options.{name}" for name in SAMPLING_FIELDS}
         names |= {"prompt": prompt, "repetition_penalty": "options.repeat_penalty"}
         fields = {"repetition_penalty": self.repeat_penalty} | (self.__pydantic_extra__ or {})
         fields |= {} if outputs is None else {"structured_outputs": outputs}
+        set_budget(fields, "thinking_budget", budget, own="options.thinking_budget")
         if self.num_predict is not None:  # below 1: as many as fit
             limit = _NUM_PREDICT.checked("options.num_predict", self.num_predict)
             defaults = {**defaults, "max_tokens": limit if limit > 0 else None}
-        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names, **internal)
+        return SamplingParams.from_fields(fields, default_max_tokens=None, defaults=defaults, names=names, **more)
 
 
 class OllamaBody(RequestModel):
@@ -90,8 +91,8 @@ class OllamaRequest(OllamaBody):
 
     def params(self, *, prompt: str) -> SamplingParams:
         """Build the parameters. Raises InvalidRequestError."""
-        defaults = {**self.defaults, "thinking_budget": self.thinking_budget}
-        return self.options.params(prompt=prompt, outputs=self._outputs(), defaults=defaults, adapter=self.adapter)
+        fields = {"outputs": self._outputs(), "defaults": self.defaults, "budget": self.thinking_budget}
+        return self.options.params(prompt=prompt, adapter=self.adapter, **fields)
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""

@@ -190,9 +190,8 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
             raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
         names = {"prompt": "messages", "logprobs": "top_logprobs"}
         top = self.top_logprobs if self.top_logprobs is not None else 0
-        more = {} if self.reasoning.max_tokens is None else {"thinking_budget": self.reasoning.max_tokens}
-        logprobs = top if self.logprobs else None
-        return self.sampling(names=names, max_tokens=self._max_tokens(names), logprobs=logprobs, **more)
+        budget, logprobs = ("reasoning.max_tokens", self.reasoning.max_tokens), top if self.logprobs else None
+        return self.sampling(names=names, budget=budget, max_tokens=self._max_tokens(names), logprobs=logprobs)
 
 
 def _as_tools(functions: list[Any], fields: Mapping[str, Any]) -> dict[str, Any]:

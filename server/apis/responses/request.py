@@ -205,13 +205,12 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         Refusals use this route's names of fields. Raises InvalidRequestError.
         """
         top = self.top_logprobs if self.top_logprobs is not None else 0
-        more = {} if self.reasoning.max_tokens is None else {"thinking_budget": self.reasoning.max_tokens}
         return self.sampling(
             names={"prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"},
             max_tokens=self.max_output_tokens,
             logprobs=top if self.has_logprobs else None,
             text_format=None if is_forced else self.text.format,
-            **more,
+            budget=("reasoning.max_tokens", self.reasoning.max_tokens),
         )
 
     def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:

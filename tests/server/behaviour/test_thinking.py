@@ -10,7 +10,7 @@ import httpx
 import pytest
 from serving import ServerProcess
 
-from splitfuse.client import Client
+from splitfuse.client import Client, NotFoundError
 from splitfuse.engine.config import DEMO_FOLDER
 
 TEMPLATE = """{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}
@@ -148,11 +148,42 @@ def test_a_call_comes_behind_the_closing_of_each_output(server: ServerProcess) -
         assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["n"] in (1, 2)
 
 
-@pytest.mark.parametrize("fields", [{"thinking_budget": -2}, {"thinking_budget": 1, "reasoning_budget": 2}])
-def test_a_wrong_budget_is_named(server: ServerProcess, fields: dict[str, int]) -> None:
-    answer = httpx.post(server.url + CHAT[0], json={**CHAT[1], **fields})
+TWO_BUDGETS = [
+    (CHAT, {"thinking_budget": 1, "reasoning_budget": 2}),
+    (CHAT, {"thinking_budget": 1, "reasoning": {"max_tokens": 2}}),
+    (RESPONSES, {"thinking_budget": 1, "reasoning": {"max_tokens": 2}}),
+    (MESSAGES, {"thinking_budget": 1, "thinking": {"type": "enabled", "budget_tokens": 2}}),
+    (OLLAMA_CHAT, {"thinking_budget": 1, "options": {**OPTIONS, "thinking_budget": 2}}),
+    (LLAMA, {"thinking_budget": 1, "thinking_budget_tokens": 2}),
+]
+
+
+@pytest.mark.parametrize(("door", "fields"), [(CHAT, {"thinking_budget": -2}), *TWO_BUDGETS], ids=str)
+def test_a_wrong_budget_and_two_that_differ_are_named(
+    server: ServerProcess, door: tuple[str, dict[str, Any]], fields: dict[str, Any]
+) -> None:
+    answer = httpx.post(server.url + door[0], json={**door[1], **fields})
     assert answer.status_code == 400
-    assert "budget" in answer.json()["error"]["message"]
+    message = json.dumps(answer.json())
+    assert "thinking_budget" in message
+    assert ("send one" in message) == (fields["thinking_budget"] == 1)
+    same = json.loads(json.dumps(fields).replace(": 2", ": 1"))
+    if fields["thinking_budget"] == 1:
+        assert httpx.post(server.url + door[0], json={**door[1], **same}, timeout=60).status_code == 200
+
+
+def test_a_key_stops_no_thoughts_of_another(tmp_path: Path) -> None:
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    keys = ("--api-key", "alice", "--api-key", "bob")
+    with ServerProcess(str(DEMO_FOLDER), "--dtype", "float32", *_flags(tmp_path), *keys) as process:
+        asked = {"prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True, "temperature": 0.7, "seed": 4}
+        with Client(process.url, api_key="alice") as alice, Client(process.url, api_key="bob") as bob:
+            job = alice.submit(**asked)
+            with pytest.raises(NotFoundError):
+                bob.stop_thinking(job.seq_id)
+            budget, result = alice.stop_thinking(job.seq_id), job.result()
+            assert "</think>" in result.text
+            assert bob.generate(**asked, thinking_budget=budget).token_ids == result.token_ids
 
 
 def test_a_receipt_states_the_budget(server: ServerProcess) -> None:
