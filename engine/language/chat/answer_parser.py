@@ -8,6 +8,7 @@ from ..text.stop_strings import overlap
 from .answer_parts import AnswerPart, TagFilter
 from .call_reader import CallsReader
 from .call_syntax import CallSyntax
+from .fenced_calls import Fits
 from .harmony_parser import HarmonyParser
 from .reasoning_parser import ReasoningFormat, ReasoningParser
 
@@ -20,7 +21,7 @@ class AnswerParser:
 
     `is_open`: the prompt ends within reasoning. Calls beyond `max_calls` are dropped, and reasoning unless
     `shows_reasoning`. So are `content_tags`, and with `drops_cut` the beginning of a call or of a tag at the end.
-    `is_forced`: an answer is a call.
+    `is_forced`: an answer is a call. `fits`: see CallsReader.
     """
 
     def __init__(
@@ -35,10 +36,11 @@ class AnswerParser:
         is_forced: bool = False,
         drops_cut: bool = False,
         content_tags: Sequence[str] = (),
+        fits: Fits | None = None,
     ) -> None:
         is_open, reasoning = is_open and reasoning is not None, reasoning or _NO_REASONING
         has_channels = bool(reasoning.before_content) or (syntax is not None and syntax.arguments == "channels")
-        new_calls = None if syntax is None else partial(CallsReader, syntax, tools)
+        new_calls = None if syntax is None else partial(CallsReader, syntax, tools, fits)
         self._calls = None if new_calls is None or has_channels else new_calls()
         self._thinking: ReasoningParser | HarmonyParser = HarmonyParser(reads_calls=syntax is not None)
         if not has_channels:
@@ -51,7 +53,7 @@ class AnswerParser:
         self._is_forced = is_forced
         # Calls begin with a tag, so text is held back for nothing else.
         syntaxes = () if syntax is None or not syntax.trigger else (syntax, *syntax.others)
-        self._call_tags = [other.trigger for other in syntaxes if drops_cut and other.trigger and not other.is_exact]
+        self._call_tags = [other.trigger for other in syntaxes if drops_cut and other.trigger]
 
     @property
     def raw_call(self) -> str:

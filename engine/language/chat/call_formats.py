@@ -71,7 +71,6 @@ _PYTHONIC = CallSyntax(
     after="]",
 )
 _LLAMA4 = replace(_PYTHONIC, others=(replace(_PYTHONIC, before="<|python_start|>[", after="]<|python_end|>"),))
-_FENCED = replace(_OBJECT, opening="```json\n", closing="\n```", between="\n", is_exact=True)
 CALL_FORMATS = {
     "openai": CallSyntax(
         arguments="channels", name_open=f"{CHANNEL}commentary to=functions.", middle=f" {CONSTRAIN}json{MESSAGE}"
@@ -111,13 +110,6 @@ def declared_format(prompt: str) -> str | None:
     return next((name for name, example in _DECLARED if re.search(example, prompt)), None)
 
 
-def call_syntax(style: Style, *, has_fences: bool = False) -> CallSyntax:
-    """Return a syntax by its name or from its fields. `has_fences`: objects in fences of JSON are read, too.
-
-    Models of code write them. A fence is a call if it has the name of a tool and an object of arguments, nothing else.
-    """
-    syntax = CALL_FORMATS[style] if isinstance(style, str) else CallSyntax(**{**style, "others": ()})
-    if not has_fences or not syntax.name_key:
-        return syntax
-    fenced = replace(_FENCED, name_key=syntax.name_key, arguments_key=syntax.arguments_key)
-    return replace(syntax, others=(*syntax.others, fenced))
+def call_syntax(style: Style) -> CallSyntax:
+    """Return a syntax by its name or from its fields."""
+    return CALL_FORMATS[style] if isinstance(style, str) else CallSyntax(**{**style, "others": ()})

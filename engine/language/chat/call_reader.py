@@ -1,12 +1,12 @@
 """CallsReader: calls of any CallSyntax among the text of an answer, while the text streams in."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from .answer_parts import AnswerPart, BufferedReader, cut_at_first
 from .call_arguments import Arguments, JsonArguments, Values
 from .call_syntax import CallSyntax, Pattern, heads, is_tag
+from .fenced_calls import FENCE, Fits, fenced_calls
 from .json_call import CallReader
 from .loose_values import schema_of
 
@@ -16,19 +16,24 @@ _MORE = [Pattern(separator) for separator in ("", ",", ";")]  # between objects 
 
 
 class CallsReader(BufferedReader):
-    """Reader of calls. What is no call stays text. Calls without a tag stand at the beginning, and name known tools."""
+    """Reader of calls. What is no call stays text. Calls without a tag stand at the beginning, and name known tools.
 
-    def __init__(self, syntax: CallSyntax, tools: Tools) -> None:
+    Objects in fences are calls, too, if they are whole, name known tools and `fits` takes their arguments.
+    """
+
+    def __init__(self, syntax: CallSyntax, tools: Tools, fits: Fits | None = None) -> None:
         super().__init__()
         self._syntax = syntax
         self._tools = tools
         self._names = frozenset(tool["function"]["name"] for tool in tools)
-        syntaxes = [other for other in (syntax, *syntax.others) if tools or not other.is_exact]
-        first = [(pattern, other) for other in syntaxes for pattern in heads(other)[0]]
+        first = [(pattern, other) for other in (syntax, *syntax.others) for pattern in heads(other)[0]]
         self._tagged = [head for head in first if is_tag(head[0].first)]
         self._bare = [head for head in first if not is_tag(head[0].first)]
-        self._tags = list(dict.fromkeys(pattern.first for pattern, _ in self._tagged))
-        self._state: Literal["start", "text", "object", "arguments", "after"] = "start" if self._bare else "text"
+        self._fits: Fits = lambda name, text: name in self._names and (fits is None or fits(name, text))
+        self._keys = (syntax.name_key, syntax.arguments_key)  # of objects in fences
+        fences = [FENCE] * bool(tools and syntax.name_key)
+        self._tags = list(dict.fromkeys([*(pattern.first for pattern, _ in self._tagged), *fences]))
+        self._step = self._at_start if self._bare else self._outside
         self._call = CallReader(0)
         self._arguments: Arguments = JsonArguments(is_text=False)
         self._held: list[AnswerPart] = []  # parts that may be no call: without a tag, until the first argument is whole
@@ -38,25 +43,18 @@ class CallsReader(BufferedReader):
     @property
     def is_inside(self) -> bool:
         """True within a call."""
-        return self._state in ("object", "arguments")
+        return self._step in (self._in_object, self._in_arguments, self._in_fence)
 
     def finish(self) -> list[AnswerPart]:
         """Return the held-back parts."""
         parts = super().finish()
-        if self._held or (self._state == "object" and not self._call.is_call):
+        if self._held or (self._step == self._in_object and not self._call.is_call):
             parts += self._part("content", self.raw + self._text)
         return [*parts, *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         parts: list[AnswerPart] = []
-        steps = {
-            "start": self._at_start,
-            "text": self._outside,
-            "object": self._in_object,
-            "arguments": self._in_arguments,
-            "after": self._behind,
-        }
-        while (self._text or self._state == "after") and steps[self._state](parts, is_end=is_end):
+        while (self._text or self._step in (self._behind, self._in_fence)) and self._step(parts, is_end=is_end):
             pass
         return parts
 
@@ -67,7 +65,7 @@ class CallsReader(BufferedReader):
             return False
         begun = self._begin(self._bare, parts, is_end=is_end)
         if begun is False:
-            self._state = "text"
+            self._step = self._outside
         return begun is not None
 
     def _outside(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
@@ -76,6 +74,9 @@ class CallsReader(BufferedReader):
         self._text = (tag or "") + rest
         if tag is None:
             return False
+        if tag == FENCE:
+            self._text, self._step = rest, self._in_fence
+            return True
         begun = self._begin(self._tagged, parts, is_end=is_end)
         if begun is False:
             parts += self._part("content", self._text[0])
@@ -103,10 +104,10 @@ class CallsReader(BufferedReader):
         if syntax.name_key:
             if not rest.startswith("{"):
                 return None if not rest and not is_end else False
-            names = self._names if syntax.is_exact or (self._bare and self._names) else None
+            names = self._names if self._bare and self._names else None
             keys = (syntax.name_key, syntax.arguments_key)
             self._call = CallReader(self._num_calls, names=names, keys=keys)
-            self._state = "object"
+            self._step = self._in_object
         else:
             arguments: Arguments = JsonArguments(is_text=syntax.is_text)
             if syntax.arguments != "json":
@@ -117,7 +118,7 @@ class CallsReader(BufferedReader):
             if self._bare and self._names and name not in self._names:
                 return False
             self._held = [AnswerPart("call", name, self._num_calls)]
-            self._arguments, self._state = arguments, "arguments"
+            self._arguments, self._step = arguments, self._in_arguments
         self._syntax = syntax
         self.raw = self._text[: len(self._text) - len(rest)]
         self._text = rest
@@ -127,9 +128,6 @@ class CallsReader(BufferedReader):
         new = self._call.push(self._text)
         self.raw += self._text[: len(self._text) - len(self._call.object.rest)]
         self._text = self._call.object.rest
-        if self._syntax.is_exact:
-            self._held += new
-            return self._call.is_over and self._if_exact(parts, is_end=is_end)
         if new:
             self._drop_space()
             parts += new
@@ -137,22 +135,17 @@ class CallsReader(BufferedReader):
             return False
         return self._ended(parts, is_call=self._call.is_call)
 
-    def _if_exact(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
-        """Take a whole object for a call if it has a name and arguments, nothing else, and its closing follows."""
-        closing, rest = self._syntax.closing.strip(), self._text.lstrip()
-        if self._call.is_call and not is_end and closing != rest and closing.startswith(rest):
+    def _in_fence(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
+        found = fenced_calls(self._text, self._num_calls, keys=self._keys, fits=self._fits, is_end=is_end)
+        if found is None:
             return False
-        is_call = self._call.is_call and rest.startswith(closing)
-        try:
-            found = json.loads(self.raw[self.raw.index("{") :])
-            arguments = found.pop(self._syntax.arguments_key)
-            is_call = is_call and isinstance(arguments, dict) and [*found] == [self._syntax.name_key]
-        except (ValueError, LookupError):
-            is_call = False
-        if is_call:
+        calls, end = found
+        self._step, self._text = self._outside, self._text[end:]
+        if calls:
             self._drop_space()
-            parts += self._held
-        return self._ended(parts, is_call=is_call)
+            self._num_calls = calls[-1].number + 1
+        parts += calls or self._part("content", FENCE)
+        return True
 
     def _in_arguments(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         text, rest = self._arguments.read(self._text, is_end=is_end)
@@ -173,10 +166,10 @@ class CallsReader(BufferedReader):
         self._held = []
         if is_call:
             self._num_calls += 1
-            self._state = "after"
+            self._step = self._behind
         else:
             parts += self._part("content", self.raw)
-            self._state = "text"
+            self._step = self._outside
         return True
 
     def _behind(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
@@ -198,7 +191,7 @@ class CallsReader(BufferedReader):
         if text is None:
             self._text = whole
             return False
-        self._text, self._state = text, "text"
+        self._text, self._step = text, self._outside
         self.raw = ""
         self._drop_space()
         return True

@@ -36,7 +36,6 @@ class CallSyntax:
     arguments_key: str = ""
     arguments_close: str = ""  # within the call's object, after the arguments
     is_text: bool = False  # the arguments' JSON is a string itself
-    is_exact: bool = False  # a call only if the whole object is a given tool's name and an object of arguments
     key_open: str = ""
     value_open: str = ""
     string_open: str = ""  # instead of value_open, before a string

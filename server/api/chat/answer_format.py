@@ -22,6 +22,7 @@ from ....engine.language.chat.reasoning_parser import (
 from ....engine.language.chat.template import ChatTemplate
 from ....engine.language.chat.tools import Tool
 from ....engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
+from ....engine.language.structured_output.argument_check import ArgumentCheck
 from ....engine.language.structured_output.params import StructuredOutputs
 from ...server_settings import ServerSettings
 from ...service import Service
@@ -79,9 +80,8 @@ class AnswerFormat:
 
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
-        has_fences = not self.checked_names  # no grammar checks what stands in a fence
         parser = AnswerParser(
-            None if self.style is None else call_syntax(self.style, has_fences=has_fences),
+            None if self.style is None else call_syntax(self.style),
             None if self.reasoning is None else reasoning_format(self.reasoning),
             self.tools,
             is_open=self.is_open,
@@ -90,6 +90,7 @@ class AnswerFormat:
             is_forced=self.is_forced,
             drops_cut=True,
             content_tags=self.content_tags,
+            fits=ArgumentCheck(self.tools, self.checked_names),
         )
         return CustomCalls(parser, self.customs) if self.customs else parser
 

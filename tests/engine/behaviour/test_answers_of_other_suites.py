@@ -24,7 +24,7 @@ NUM_ANSWERS = {"test-chat": 286, "smg": 155, "vllm tools": 33, "vllm reasoning":
 def new_parser(form: dict[str, Any], tools: list[int], *, is_open: int) -> AnswerParser:
     calls, reasoning = form["calls"], form["reasoning"]
     return AnswerParser(
-        None if calls is None else call_syntax(calls, has_fences=True),
+        None if calls is None else call_syntax(calls),
         None if reasoning is None else reasoning_format(reasoning),
         [CASES["tools"][number] for number in tools],
         is_open=bool(is_open),

@@ -386,6 +386,20 @@ async def test_calls_of_strict_tools_are_checked_in_the_templates_own_style(serv
     assert outputs.grammar.count('"additionalProperties": false') == 1, "the other tool's arguments are any object"
 
 
+FENCED = '```json\n{"name": "weather", "arguments": %s}\n```\n'
+
+
+@pytest.mark.parametrize(("second", "num_calls"), [(ROME, 2), ('{"town": 1}', 1), ('{"town": "Rome", "why": 1}', 1)])
+async def test_a_fence_is_a_call_of_a_strict_tool_if_its_arguments_fit(served, client, second, num_calls):
+    served.engine.script = [FENCED % ROME, *(FENCED % second)]
+    asked = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS}
+    message = (await client.chat.completions.create(**asked)).choices[0].message
+    assert [call.function.arguments for call in message.tool_calls] == [ROME, second][:num_calls]
+    assert (second in (message.content or "")) == (num_calls == 1)
+    streamed, _ = await joined(await client.chat.completions.create(**asked, stream=True))
+    assert streamed["calls"] == [["weather", call.function.arguments] for call in message.tool_calls]
+
+
 async def test_reasoning_has_both_names_and_can_be_left_out(client, served):
     served.engine.script = THOUGHT
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)

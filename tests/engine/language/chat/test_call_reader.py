@@ -321,7 +321,7 @@ OBJECTS = [
     *('{"name": "f", "arguments": {"a": [1]}}', '{"name": "weather", "parameters": "{}"}'),
 ]
 FRAGMENTS = {
-    "hermes": ["<tool_call>", "</tool_call>", "<tool", *OBJECTS],
+    "hermes": ["<tool_call>", "</tool_call>", "<tool", "```json\n", "\n```", *OBJECTS],
     "llama3_json": ["<|python_tag|>", ";", *OBJECTS],
     "mistral": ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL", "f", '"name"', '"f"', '{"name": "f", "arguments": {}}'],
     "granite": ["<|tool_call|>", "<|tool", '{"name": "f", "arguments": {"a": [1]}}', '"f"', '"name": '],
@@ -429,8 +429,13 @@ NO_CALLS = (
     fence(WHOLE, "python"),
     fence(WHOLE, ""),
     fence('{"a": 1}'),
+    fence(f"[{WHOLE}, 1]"),
+    fence(f"{WHOLE}\n{{}}"),
+    fence("[]"),
+    fence(f"[{WHOLE}"),
     WHOLE,
 )
+PAIR = [*call("f", '{"a": "b ``` c"}'), *call("f", '{"a": "b ``` c"}', 1)]
 
 
 @pytest.mark.parametrize(
@@ -438,14 +443,28 @@ NO_CALLS = (
     [
         (fence(WHOLE), call("f", '{"a": "b ``` c"}')),
         (f"So:\n{fence(WHOLE)}\nDone.", [content("So:"), *call("f", '{"a": "b ``` c"}'), content("\nDone.")]),
-        (f"{fence(WHOLE)}\n{fence(WHOLE)}", [*call("f", '{"a": "b ``` c"}'), *call("f", '{"a": "b ``` c"}', 1)]),
+        (f"{fence(WHOLE)}\n{fence(WHOLE)}", PAIR),
+        (fence(f"{WHOLE}\n{WHOLE}"), PAIR),
+        (f"{fence(f'[{WHOLE}, {WHOLE}]')}\nDone.", [*PAIR, content("Done.")]),
+        (f"```json\n{WHOLE}```", call("f", '{"a": "b ``` c"}')),
         *((text, [content(text)]) for text in NO_CALLS),
     ],
 )
 def test_a_fence_is_a_call_if_it_holds_a_tools_name_and_arguments_alone(text: str, parts: list[AnswerPart]) -> None:
     def new(tools: list[Any]) -> Reader:
-        return AnswerParser(call_syntax("hermes", has_fences=True), None, tools, drops_cut=True)
+        return AnswerParser(call_syntax("hermes"), None, tools, drops_cut=True)
 
     assert read_whole(new(TOOLS), text) == parts
     assert read_in_pieces(new(TOOLS), text) == parts
     assert read_whole(new([]), text) == [content(text)]
+
+
+def test_a_fence_whose_arguments_do_not_fit_is_text() -> None:
+    text = fence(f'{WHOLE}\n{{"name": "f", "arguments": {{"a": 2}}}}')
+
+    def fits(name: str, arguments: str) -> bool:
+        return (name, arguments) != ("f", '{"a": 2}')
+
+    for read in (read_whole, read_in_pieces):
+        assert read(AnswerParser(CALL_FORMATS["hermes"], None, TOOLS, fits=fits), text) == [content(text)]
+        assert len(read(AnswerParser(CALL_FORMATS["hermes"], None, TOOLS), text)) == 4
