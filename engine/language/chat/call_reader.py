@@ -30,7 +30,7 @@ class CallsReader(BufferedReader):
         self._tagged = [head for head in first if is_tag(head[0].first)]
         self._bare = [head for head in first if not is_tag(head[0].first)]
         self._fits: Fits = lambda name, text: name in self._names and (fits is None or fits(name, text))
-        self._keys = (syntax.name_key, syntax.arguments_key)  # of objects in fences
+        self._keys = (syntax.name_key, syntax.arguments_key)  # keys of objects in fences
         fences = [FENCE] * bool(tools and syntax.name_key)
         self._tags = list(dict.fromkeys([*(pattern.first for pattern, _ in self._tagged), *fences]))
         self._step = self._at_start if self._bare else self._outside

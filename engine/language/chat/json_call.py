@@ -40,7 +40,7 @@ class _ObjectReader:
         self.rest = ""
         self._key = ""
         self._token = ""  # current key so far, with its quotes
-        self._value = json_scanner()  # of the current key or value
+        self._value = json_scanner()  # finder of the end of the current key or value
 
     @property
     def is_over(self) -> bool:

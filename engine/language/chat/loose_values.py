@@ -130,7 +130,7 @@ def _first_of(chars: str) -> re.Pattern[str]:
     return re.compile(f"[{re.escape(chars)}]")
 
 
-json_scanner = partial(ValueScanner, ",]} \t\r\n", ('"',), has_own_end=True)  # of one value of JSON
+json_scanner = partial(ValueScanner, ",]} \t\r\n", ('"',), has_own_end=True)  # finder of a JSON value's end
 
 
 def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
