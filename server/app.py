@@ -9,24 +9,21 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine.errors import SplitfuseError
 from . import package_version
 from .api import docs, operations
 from .api.document import openapi_of
+from .api.guards import guards
 from .api.missing_route import gone_route, missing_route
 from .api.native import background
 from .api.native import routes as native
 from .api.request_model import refusal
-from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
-from .http.errors import ErrorForm, ResultNotFoundError, describe
-from .http.foreign_pages import RefuseForeignPages
+from .http.errors import ResultNotFoundError, describe
 from .http.lazy_routes import LazyRoutes
 from .http.loop_budget import BYTES_PER_TURN, LEAST_BYTES, LoopBudget, RequestBudget
 from .http.response_middleware import ResponseMiddleware
@@ -37,12 +34,6 @@ from .service import Service
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
 
-# Response headers that pages of --allowed-origins may read.
-_EXPOSED_HEADERS = (
-    *("Location", "Retry-After", "X-Ignored-Fields", "X-In-Words", "X-Max-Tokens", "X-Request-Id", "X-Seq-Id"),
-    *("X-Unenforced", "openai-processing-ms", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"),
-    *("request-id", "anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining"),
-)
 _RESULTS = ("/result/", "/v1/responses/")
 
 
@@ -100,34 +91,13 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _middleware(service: Service) -> list[Middleware]:
-    """Middleware, outermost first. With API keys the guard against foreign pages is not needed: a page has no key."""
-    settings = service.settings
-    origins = settings.origins
-    names = {settings.host.lower(), *settings.hosts}
-    is_open = _is_open(service)
-    guard = Middleware(RefuseForeignPages, hosts=names, origins=origins, is_open=is_open)
-    # Before the key is asked for: browsers send none with a preflight.
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=origins,
-        allow_methods=["*"],
-        allow_headers=["*"],
-        allow_private_network=True,
-        expose_headers=_EXPOSED_HEADERS,
+    """Middleware, outermost first."""
+    every = Middleware(
+        ResponseMiddleware, error_form_of=service.extensions.error_form_of, on_answer=service.metrics.on_answer
     )
-    key = Middleware(RequireKey, keys=service.keys, is_open=is_open)
-    slash = Middleware(_IgnoreTrailingSlash)
-    every = Middleware(ResponseMiddleware, error_form_of=_error_form_of(service), on_answer=service.metrics.on_answer)
-    root = [Middleware(_RootPath, root_path=settings.root_path)] * bool(settings.root_path)
-    before = [
-        *root,
-        Middleware(RequestBudget),
-        every,
-        *[guard] * (not service.keys),
-        *[cors] * bool(origins),
-        key,
-        slash,
-    ]
+    before = guards(
+        service.settings, service.keys, is_open=_is_open(service), inside=[Middleware(RequestBudget), every]
+    )
     return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
 
 
@@ -135,40 +105,6 @@ def _is_open(service: Service) -> Any:
     """Make the test of scopes that extensions leave open: files without secrets."""
     tests = service.extensions.all("is_open")
     return lambda scope: any(test(service, scope) for test in tests)
-
-
-def _error_form_of(service: Service) -> Any:
-    """Make the look-up of the form of errors below a path."""
-
-    def error_form_of(path: str) -> ErrorForm | None:
-        owner = service.extensions.owner_of(path)
-        return None if owner is None or owner.error_form is None else owner.load(owner.error_form)
-
-    return error_form_of
-
-
-class _RootPath:
-    """ASGI middleware that drops --root-path where a proxy has left it."""
-
-    def __init__(self, app: ASGIApp, root_path: str) -> None:
-        self._app, self._root_path = app, root_path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{self._root_path}/"):
-            scope["path"] = scope["path"].removeprefix(self._root_path) or "/"
-        await self._app(scope, receive, send)
-
-
-class _IgnoreTrailingSlash:
-    """ASGI middleware that drops a trailing slash: a redirect would turn a POST into a GET and drop its body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].endswith("/"):
-            scope["path"] = scope["path"].rstrip("/") or "/"  # in place: the middleware outside reads the route
-        await self._app(scope, receive, send)
 
 
 @contextlib.asynccontextmanager

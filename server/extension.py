@@ -122,6 +122,11 @@ class Part:
     def job_accepted(self, job: "Job", handle: "SubmittedRequest", params: "SamplingParams") -> None:
         """Hear of a job that the engine has taken."""
 
+    @property
+    def num_unfinished(self) -> int:
+        """Number of pieces of accepted work that go on without a request."""
+        return 0
+
     def models(self) -> Sequence[Mapping[str, Any]]:
         """Entries of /v1/models beside the served model's, in OpenAI's form."""
         return ()
@@ -183,6 +188,11 @@ class Extensions:
     def owner_of(self, path: str) -> Extension | None:
         """Return the extension whose routes begin like this path."""
         return next((extension for extension in self.used if extension.owns(path)), None)
+
+    def error_form_of(self, path: str) -> Any:
+        """Load the form of errors below a path; None for the common one."""
+        owner = self.owner_of(path)
+        return None if owner is None or owner.error_form is None else owner.load(owner.error_form)
 
     def lack_at(self, path: str) -> str | None:
         """Say which folder the owner of this path lacks; None if no owner lacks one."""

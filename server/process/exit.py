@@ -11,6 +11,7 @@ from .queued_output import wait_written
 
 INTERRUPTED = 130  # Ctrl-C, with the code that a shell reports for SIGINT
 RANK_LOST_EXIT = 4  # a process of a tensor-parallel model ended or hangs: a supervisor should restart
+END_S = 5  # limit from the end of the drain timeout to the end of the process, whatever hangs
 HUNG_EXIT = 3  # no progress: a supervisor should restart the process
 
 

@@ -7,25 +7,20 @@ itself.
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-from fastapi import FastAPI
-
 from ..app import build_app
-from ..http.connection import KEEP_ALIVE_S, Connection
 from ..http.errors import EngineDiedError
 from ..server_settings import ServerSettings
 from ..service import Service
 from .banner import banner, facts, reachable
-from .exit import HUNG_EXIT, end_hung
+from .exit import END_S, HUNG_EXIT, end_hung
 from .gc_policy import collect_when_idle
+from .http_server import LAST_BYTES_S, HttpServer
 from .log_format import as_line
 from .queued_output import num_dropped_lines
 from .runtime_file import announced
@@ -35,11 +30,7 @@ from .watchdog import Watchdog
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
 
-# Limit from the end of the drain timeout to the end of the process, whatever hangs.
-END_S = 5
 _EXIT_S = 1  # reserve for Python's own exit, which takes 0.3 s
-# After the drain only the last bytes are being written; a client that stalls longer is cut off.
-LAST_BYTES_S = 5
 
 
 def run(settings: ServerSettings, signals: StopSignals, listener: socket.socket, *, replica: str | None = None) -> None:
@@ -65,43 +56,10 @@ def notify(state: str) -> None:
         manager.sendto(state.encode(), address)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers. `is_up` is set once it answers."""
-
-    def __init__(self, app: FastAPI, **more: Any) -> None:
-        super().__init__(uvicorn_config(app, **more))
-        self.app, self.is_up = app, asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_up.set()
-
-
-def uvicorn_config(app: FastAPI, **more: Any) -> uvicorn.Config:
-    """Configure uvicorn: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
-    return uvicorn.Config(
-        app,
-        http=functools.partial(Connection, limit=app.state.connections),  # type: ignore[arg-type]
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=LAST_BYTES_S,
-        **more,
-    )
-
-
-def server_of(settings: ServerSettings, engine: "AsyncEngine | None" = None, **more: Any) -> _Server:
+def server_of(settings: ServerSettings, engine: "AsyncEngine | None" = None, **more: Any) -> HttpServer:
     """Make the server of an application with these settings, like `build_app`."""
     certificate = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile}
-    return _Server(build_app(settings, engine, **more), **certificate)
+    return HttpServer(build_app(settings, engine, **more), **certificate)
 
 
 class _Process:

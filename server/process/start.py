@@ -30,6 +30,16 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError or RankLostError if the
     engine died.
     """
+    listener = open_port(settings)
+    announce_build(settings.device, settings.model)
+    say_loading(settings)
+    from .process import run  # the web framework takes 0.5 s
+
+    run(settings, signals, listener, replica=replica)
+
+
+def open_port(settings: ServerSettings) -> socket.socket:
+    """Set the process's limits and its log, and listen, with warnings of who may use the port. Raises ConfigError."""
     if not faulthandler.is_enabled():
         faulthandler.enable(file=sys.stderr.fileno())  # a crash in native code leaves its stacks
     raise_file_limit()
@@ -45,11 +55,7 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
             "the model: set SPLITFUSE_API_KEY"
         )
     _warn_of_keys(settings)
-    announce_build(settings.device, settings.model)
-    say_loading(settings)
-    from .process import run  # the web framework takes 0.5 s
-
-    run(settings, signals, listener, replica=replica)
+    return listener
 
 
 def _warn_of_keys(settings: ServerSettings) -> None:

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from forked_process import ForkedProcess
 from uvicorn.server import ServerState
 
-from splitfuse.server.process.process import uvicorn_config
+from splitfuse.server.process.http_server import uvicorn_config
 
 
 @contextlib.asynccontextmanager

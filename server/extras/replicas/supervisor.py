@@ -13,9 +13,9 @@ from starlette.applications import Starlette
 
 from ... import package_version
 from ...process.banner import curl, reachable
+from ...process.exit import END_S
 from ...process.file_limits import raise_file_limit
 from ...process.log_format import as_line, set_up_logging
-from ...process.process import END_S
 from ...process.start import listen
 from ...process.stop_signals import StopSignals
 from . import ReplicaSettings

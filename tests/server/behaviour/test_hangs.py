@@ -11,7 +11,7 @@ import pytest
 from serving import ServerProcess
 from shared_cores import CpuWait
 
-from splitfuse.server.process.process import END_S
+from splitfuse.server.process.exit import END_S
 
 # A prompt that begins with token 7 hangs the step, one with 8 the event loop, one with 9 every thread.
 HANGING = """
