@@ -81,6 +81,14 @@ class Service(JobObserver):
         """Values of the sampling fields that a request lacks: the model's; empty until it is loaded."""
         return {} if self.lifecycle.loaded is None else self.lifecycle.loaded.default_sampling_params
 
+    @property
+    def num_unfinished(self) -> int:
+        """Number of requests, and of work that extensions have accepted, that has not ended."""
+        engine = self.lifecycle.loaded
+        return (0 if engine is None else engine.num_unfinished) + sum(
+            part.num_unfinished for part in self.extensions.parts
+        )
+
     def part(self, kind: type[P]) -> P:
         """Return an extension's state, made when first asked for."""
         part: P = self.extensions.part(kind, self)

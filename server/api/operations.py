@@ -19,11 +19,12 @@ router = APIRouter(tags=["operations"])
 @router.get("/health", response_description="The engine makes progress.", responses=errors(*ALWAYS, 503))
 async def health(request: Request) -> Response:
     """200 while the engine makes progress, even if the server is draining or cannot write results."""
-    fault = _fault(service_of(request))
+    service = service_of(request)
+    fault, count = _fault(service), {"num_unfinished": service.num_unfinished}
     if fault is None:
-        return JsonResponse({"status": "ok"})
+        return JsonResponse({"status": "ok"} | count)
     problem = describe(fault)
-    body = problem.envelope() | {"code": problem.code}
+    body = problem.envelope() | {"code": problem.code} | count
     return JsonResponse(body, status_code=problem.status, headers=dict(problem.headers))
 
 

@@ -45,7 +45,7 @@ class Batches:
         self._clock = clock
         self._key_locks = KeyLocks()
         self._runs: dict[str, BatchRun] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
         self._context = BatchContext(
             store=store,
             files=self.files,
@@ -64,12 +64,12 @@ class Batches:
 
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Leave unfinished batches to the next process. `has_crashed`: the engine died."""
-        await self._drop(set(self._tasks))
+        await self._drop(set(self.tasks))
         self._context.writer.close()
 
     async def _drop(self, batch_ids: Collection[str]) -> None:
         """Stop running these batches."""
-        tasks = [self._tasks[batch_id] for batch_id in batch_ids if batch_id in self._tasks]
+        tasks = [self.tasks[batch_id] for batch_id in batch_ids if batch_id in self.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,8 +82,9 @@ class Batches:
             num_own = await self._store.use(lambda store: store.num_unfinished_batches(owner))
             is_divided = self._settings.has_several_keys
             if num_own >= most_of(MAX_UNFINISHED, num_own=num_own, num_all=num_all, is_divided=is_divided):
-                message = f"{num_own} of your batches are unfinished; try later"
-                raise QueueFullError(message, retry_after_s=_FULL_RETRY_S)
+                raise QueueFullError(
+                    f"{num_own} of your batches are unfinished; try later", retry_after_s=_FULL_RETRY_S
+                )
             batch = new.begun(new_id(ID_PREFIX, self._settings.id_tag), owner, self._clock())
             expires = batch.deadline + self._settings.file_ttl
             row = batch.to_row(expires=expires)
@@ -118,8 +119,7 @@ class Batches:
 
     async def list(self, owner: str, page: Page) -> list[Batch]:
         """Return a page of the owner's batches, with their counts."""
-        now = self._clock()
-        rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now))
+        rows = await self._store.use(lambda store: store.list_batches(owner, page, now=self._clock()))
         return [await self._with_counts(batch) for batch in Batch.from_rows(rows)]
 
     async def cancel(self, batch_id: str, *, owner: str) -> Batch:
@@ -150,9 +150,8 @@ class Batches:
             return
         run = self._runs[batch.batch_id] = BatchRun(batch, self._context)
         # Own context, because the run is not part of the request that created it.
-        task = self._tasks[batch.batch_id] = asyncio.create_task(run.run(), context=Context())
-        task.add_done_callback(lambda _: self._tasks.pop(batch.batch_id))
-        task.add_done_callback(lambda _: self._runs.pop(batch.batch_id))
+        task = self.tasks[batch.batch_id] = asyncio.create_task(run.run(), context=Context())
+        task.add_done_callback(lambda _: (self.tasks.pop(batch.batch_id), self._runs.pop(batch.batch_id)))
 
     async def _input(self, file_id: str, *, owner: str) -> FileRow:
         """Find the input file of a batch. Raises InvalidRequestError."""

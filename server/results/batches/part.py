@@ -30,8 +30,7 @@ class BatchesPart(Part):
         if not backend.is_shared:
             return Batches(store, settings, answer, clock=time.time)
         shared = self.service.extensions.first("shared_batches")
-        batches: Batches = shared(backend, settings, answer, clock=time.time, may_claim=self._is_ready)
-        return batches
+        return shared(backend, settings, answer, clock=time.time, may_claim=self._is_ready)  # type: ignore[no-any-return]
 
     @property
     def store(self) -> StoreUser:
@@ -42,6 +41,11 @@ class BatchesPart(Part):
     @cached_property
     def _memory(self) -> MemoryStore:
         return MemoryStore(clock=time.time)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Batches that run here."""
+        return len(self.batches.tasks) if "batches" in vars(self) else 0
 
     async def start(self) -> None:
         """Go on with batches that an earlier process left."""
