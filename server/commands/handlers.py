@@ -108,6 +108,7 @@ ps = _imported(".model_store.running_server:print_servers", same="api_key as_jso
 pull = _imported(".model_store.pull:pull", "model")
 replay = _imported("...engine.extras.simulation.replay:run", "file")
 results = _imported(".results_backup:back_up", "file", same="url", api_key="client_key")
+load = unload = _imported(".model_turn:ask", "command", "name", same="url", api_key="client_key")
 rm = _imported(".model_store.remove:remove", "model", is_sure="yes")
 
 

@@ -67,7 +67,7 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
         made[name].add_argument("--temperature", type=float, metavar="NUMBER", help="0 = always the likeliest token")
     for name in ("generate", "chat", "verify"):
         _add_server_flags(made[name], "a running server, as http://localhost:8000, in place of a model here")
-    for name in ("agents", "fork", "results"):
+    for name in ("agents", "fork", "results", "load", "unload"):
         _add_server_flags(made[name], "the server, as http://localhost:8000; nothing: the one that runs here")
     made["chat"].add_argument("--system", metavar="TEXT", help="system message")
     made["chat"].add_argument("--verbose", action="store_true", help="print the speed after each answer")
@@ -103,6 +103,8 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
         ("fork", handlers.fork, "continue an answer of a running server from one of its tokens"),
         ("agents", handlers.agents, "print the settings that let a coding agent use a running server"),
         ("results", handlers.results, "copy the results file of a running server: results backup FILE"),
+        ("load", handlers.load, "load a model of a running server of several"),
+        ("unload", handlers.unload, "let a model of a running server leave memory once it has no work"),
     ):
         made[name] = commands.add_parser(
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
@@ -115,6 +117,9 @@ def _add_machine(commands: Any) -> dict[str, Parser]:
     made["results"].add_argument("file", metavar="FILE", help="new file, on the server's machine")
     _add_bisect_flags(made["bisect"])
     _add_fork_flags(made["fork"])
+    for name in ("load", "unload"):
+        made[name].usage = f"splitfuse {name} NAME [--url URL] [--api-key KEY]"
+        made[name].add_argument("name", metavar="NAME", help="the model, as /v1/models has it")
     for name in ("inspect", "pull", "rm"):
         made[name].add_argument("model", metavar="MODEL", help="a short name, OWNER/NAME, or OWNER/NAME:FILE.gguf")
     made["models"].add_argument("--supported", action="store_true", help="the families that can be served")
@@ -182,6 +187,15 @@ def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[s
     return made
 
 
+class _Models(argparse.Action):
+    """Action of several models: the first is `model`, all are `models`."""
+
+    def __call__(self, _parser: Any, namespace: Any, values: Any, _option: Any = None) -> None:
+        namespace.model = values[0] if values else None
+        if values:
+            namespace.models = list(values)
+
+
 def _command(
     commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str], *, topic: str
 ) -> Parser:
@@ -193,7 +207,11 @@ def _command(
         formatter_class=HelpFormatter,
         usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
+    if name == "serve" and "models" in fields:
+        parser.usage = "splitfuse serve [MODEL …] [flags]"
+        parser.add_argument("model", nargs="*", action=_Models, metavar="MODEL", help=_MODEL_HELP)
+    else:
+        parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     if fields:
         add_flags(parser, fields, topic=topic, common=SECTIONS if fields == ALL_FIELDS else ("model", "memory"))
     parser.set_defaults(run=run)
