@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("fronts", [0, 1])
 @pytest.mark.parametrize("endpoint", ["/v1/completions", "/generate", "/v1/chat/completions"])
 def test_figures_come_as_one_line(endpoint: str, fronts: int) -> None:

@@ -53,6 +53,7 @@ def rng() -> random.Random:
     return random.Random(7)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pooling", POOLED)
 @pytest.mark.parametrize("name", [*ENCODERS, *DECODERS])
 def test_embeddings_equal_transformers(name: str, pooling: str, tmp_path: Path, rng: random.Random) -> None:
@@ -151,6 +152,7 @@ def write_encoder(
     writer.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("name", ENCODERS)
 def test_other_configs_than_the_published_one(name: str, number: int, tmp_path: Path, rng: random.Random) -> None:
@@ -182,6 +184,7 @@ def test_a_value_that_is_not_built_is_refused_by_name(name: str, field: dict[str
         LLM(str(tmp_path), dtype="float32", device="cpu")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "modernbert", "qwen3", "llama"])
 def test_classes_equal_transformers(name: str, num_labels: int, tmp_path: Path, rng: random.Random) -> None:
@@ -217,7 +220,7 @@ def test_a_pair_has_segments(tmp_path: Path) -> None:
     assert output.outputs.score == pytest.approx(float(expected), abs=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("name", "pooling"), [("qwen3", "lasttoken"), ("qwen3", "mean"), ("mistral-window", "cls"),
                                                ("bert", "mean"), ("modernbert", "cls")])  # fmt: skip

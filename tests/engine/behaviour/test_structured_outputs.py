@@ -234,6 +234,7 @@ def test_what_is_broken_is_refused_with_the_reason(demo: LLM, fields: dict[str, 
     assert len(str(info.value)) < 500
 
 
+@pytest.mark.sampled(3)  # tests/server/behaviour/test_evil_grammars.py has others of them a run
 @pytest.mark.parametrize("fields", EVIL, ids=range(len(EVIL)))
 def test_what_is_evil_is_refused_in_time(demo: LLM, fields: dict[str, Any]) -> None:
     generate(demo, regex="a")  # starts the sandbox

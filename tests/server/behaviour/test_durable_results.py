@@ -33,7 +33,7 @@ BODIES: list[dict[str, Any]] = [
 def submit_all(url: str) -> list[str]:
     """Return the ids of jobs that were accepted before the server died."""
     seq_ids = []
-    with contextlib.suppress(httpx.HTTPError), httpx.Client(base_url=url, timeout=30) as client:
+    with contextlib.suppress(httpx.HTTPError), httpx.Client(base_url=url, timeout=60) as client:
         for body in BODIES:
             answer = client.post("/generate", json=body)
             assert answer.status_code == 202, answer.text
@@ -55,7 +55,11 @@ def expected() -> Iterator[list[dict[str, Any]]]:
         yield list(map(comparable, results))
 
 
-@pytest.mark.parametrize("next_program", [("-m", "splitfuse.server"), (NEWER,)], ids=["restart", "upgrade"])
+@pytest.mark.parametrize(
+    "next_program",
+    [pytest.param(("-m", "splitfuse.server"), marks=pytest.mark.thorough), (NEWER,)],
+    ids=["restart", "upgrade"],
+)
 @pytest.mark.parametrize("seed", range(NUM_KILLS))
 def test_killed_at_any_commit_it_gives_what_it_would_have_given(
     expected: list[dict[str, Any]], tmp_path: Path, seed: int, next_program: tuple[str, ...]

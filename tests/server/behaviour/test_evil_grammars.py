@@ -14,7 +14,7 @@ from shared_cores import CpuWait
 
 from splitfuse.engine.language.structured_output.sandbox_worker import TIME_LIMIT_S, WALL_LIMIT_S
 
-_EACH = 1 if "SPLITFUSE_TEST_ALL" in os.environ else 2  # each takes up to 0.8 s of a core before it is refused
+_EACH = 1 if "SPLITFUSE_TEST_ALL" in os.environ else 3  # each takes up to 0.8 s of a core before it is refused
 LIMIT_S = 2.0  # on idle cores
 STARVED_S = WALL_LIMIT_S - TIME_LIMIT_S  # more, if the sandbox gets few of their cycles
 STREAM = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}

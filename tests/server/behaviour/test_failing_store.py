@@ -72,7 +72,7 @@ def test_while_nothing_can_be_written_what_need_not_be_goes_on(tmp_path: Path) -
         assert comparable(client.get(f"/result/{seq_ids[1]}").json()) == comparable(given)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", ["delete", "delete the log", "move", "replace", "truncate"])
 def test_a_file_that_is_taken_away_is_noticed_within_a_second(tmp_path: Path, how: str) -> None:
     path = tmp_path / "results.db"

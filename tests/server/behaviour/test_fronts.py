@@ -37,10 +37,10 @@ def until(check: Any, *, seconds: float = 60) -> Any:
     raise AssertionError("it did not come")
 
 
-@pytest.fixture
-def server(slow: SlowSteps) -> Iterator[ServerProcess]:
-    """A front whose steps are slow after 20 tokens, until the test ends that."""
-    with ServerProcess(*ARGS, program=slow.program) as server:
+@pytest.fixture(scope="module")
+def server(steps: SlowSteps) -> Iterator[ServerProcess]:
+    """A front whose steps can be slow after 20 tokens. The last of its tests ends it."""
+    with ServerProcess(*ARGS, program=steps.program) as server:
         yield server
 
 
@@ -69,30 +69,6 @@ def test_an_engine_that_is_killed_costs_no_token(server: ServerProcess, slow: Sl
             assert result["status"] == "completed"
 
 
-def test_sigterm_drains_both(server: ServerProcess, slow: SlowSteps) -> None:
-    with httpx.stream("POST", f"{server.url}/generate", json={**BODY, "stream": True}, timeout=60) as response:
-        lines = response.iter_text()
-        text = next(lines)
-        engine = engine_pid(server)
-        server.signal()
-        slow.off()
-        text += "".join(lines)
-    events = parse_events(text)
-    assert events[-1]["event"] == "done"
-    assert events[-1]["data"]["usage"]["completion_tokens"] == 120
-    status, stderr = server.wait()
-    assert status == 0, stderr
-    assert not Path(f"/proc/{engine}").exists()
-
-
-def test_the_engine_ends_with_its_front(server: ServerProcess) -> None:
-    httpx.post(f"{server.url}/generate", json=BODY)
-    engine = engine_pid(server)
-    server.signal(signal.SIGKILL)
-    server.wait()
-    until(lambda: not Path(f"/proc/{engine}").exists())
-
-
 @pytest.mark.thorough
 def test_an_engine_that_dies_of_a_request_ends_that_request_alone(server: ServerProcess, slow: SlowSteps) -> None:
     """The request may be what kills engines, so it is handed to two others only."""
@@ -109,7 +85,23 @@ def test_an_engine_that_dies_of_a_request_ends_that_request_alone(server: Server
         assert client.post("/v1/completions", json={**BODY, "max_tokens": 3}).status_code == 200
 
 
-def test_a_front_has_no_torch_and_little_memory() -> None:
+def test_sigterm_drains_both(server: ServerProcess, slow: SlowSteps) -> None:
+    with httpx.stream("POST", f"{server.url}/generate", json={**BODY, "stream": True}, timeout=60) as response:
+        lines = response.iter_text()
+        text = next(lines)
+        engine = engine_pid(server)
+        server.signal()
+        slow.off()
+        text += "".join(lines)
+    events = parse_events(text)
+    assert events[-1]["event"] == "done"
+    assert events[-1]["data"]["usage"]["completion_tokens"] == 120
+    status, stderr = server.wait()
+    assert status == 0, stderr
+    assert not Path(f"/proc/{engine}").exists()
+
+
+def test_a_front_has_no_torch_and_little_memory_and_takes_its_engine_along() -> None:
     with ServerProcess(*ARGS, is_forked=False) as server:
         httpx.post(f"{server.url}/v1/completions", json=BODY).raise_for_status()
         front = Path(f"/proc/{server.process.pid}")
@@ -120,6 +112,10 @@ def test_a_front_has_no_torch_and_little_memory() -> None:
         answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a", "model": "x"})
         assert answer.status_code == 404
         assert "libtorch" not in (front / "maps").read_text()
+        engine = engine_pid(server)
+        server.signal(signal.SIGKILL)
+        server.wait()
+        until(lambda: not Path(f"/proc/{engine}").exists())
 
 
 def test_what_does_not_work_is_refused_by_name(one_line_here: Any) -> None:

@@ -20,7 +20,7 @@ from serving import ServerProcess
 from tiny_encoders import save_pooled
 
 MAX_S, MAX_MIB = 0.25, 100
-NUM_BODIES = 10**9 if os.environ.get("SPLITFUSE_TEST_ALL") else 4  # for each route
+NUM_BODIES = 10**9 if os.environ.get("SPLITFUSE_TEST_ALL") else 2  # for each route
 NUM_OUTPUTS = 64 if os.environ.get("SPLITFUSE_TEST_ALL") else 8
 SMALL = ("--max-model-len", "512", "--num-kv-blocks", "200")
 

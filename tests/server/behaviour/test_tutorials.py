@@ -58,7 +58,7 @@ def script(page: Path, port: str) -> str:
     return "\n".join([*lines, 'if [ -n "${server:-}" ]; then kill $server || true; wait $server || true; fi'])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_a_tutorial(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     starts = "sh start" in {kind for kind, _ in blocks(page)}

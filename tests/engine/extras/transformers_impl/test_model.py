@@ -17,19 +17,10 @@ from splitfuse.engine.extras.transformers_impl import TESTED
 
 _NUM_NEW = 8
 _SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": MAX_LEN,
-    "initializer_range": 0.2,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": None,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": MAX_LEN, "initializer_range": 0.2,
+    "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
 _MHA = {**_SHAPE, "num_key_value_heads": 4}
 _HEADS = {**_SHAPE, "head_dim": 16}
 _WINDOW = {**_HEADS, "sliding_window": 37}
@@ -84,7 +75,7 @@ def test_the_list_names_what_is_tested() -> None:
     assert set(TESTED) <= architectures
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_greedy_tokens_equal_transformers_under_random_schedules(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
