@@ -186,8 +186,8 @@ async def test_large_ones_are_served(live, quiet_gap, cpu_wait):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
-async def test_evil_tools_and_formats(live, route, cpu_wait):
-    """A refusal names the field through which the grammar came, on every route."""
+async def test_evil_tools_and_formats(live, route):
+    """A refusal names the field through which the grammar came, on every route; its time is the others' to measure."""
     evil = EVIL["all of"]["json"]
     short = EVIL["multiple of"]["json"]  # tools are described in the prompt
     function = {"name": "f", "parameters": {"properties": {"a": short}}}
@@ -202,8 +202,6 @@ async def test_evil_tools_and_formats(live, route, cpu_wait):
         tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
         params = ("response_format.json_schema.schema", "tools")
     for fields, param in zip((output, tools), params, strict=True):
-        start = time.monotonic()
         response = await live.post(route, json={**body, **fields})
-        assert time.monotonic() - start < LIMIT_S * cpu_wait.factor + STARVED_S
         check_refused(response)
         assert response.json()["error"]["param"] == (param if response.status_code == 400 else None)
