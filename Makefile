@@ -153,7 +153,7 @@ docs: $(VENV)/.test  ## the pages that follow from the sources, and the site, bu
 compatibility: $(VENV)/.test  ## server/docs/compatibility.md, the fate of each field of the openai and anthropic packages
 	$(BIN)/python tests/tools/compatibility_page.py
 
-kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16 --encrypted"
+kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
 
 mutations: $(VENV)/.test  ## MUTATIONS=12000 changed model files: each loads, or is refused by one line; ARGS="--case N" for one

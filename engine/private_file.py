@@ -5,7 +5,6 @@ head, the first bytes; a folder's is a marker in it. No link is followed. Modes 
 file passes.
 """
 
-import base64
 import contextlib
 import errno
 import logging
@@ -18,7 +17,6 @@ from .errors import ConfigError
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait
-_KEY_BYTES = 32
 HEAD = b'{"splitfuse":"'  # of JSON files
 MARKER = "splitfuse-folder"
 _MAX_HEAD = 64
@@ -134,34 +132,6 @@ def read_keys(path: Path, *, setting: str) -> tuple[str, ...]:
     if not keys:
         raise ConfigError(f"{setting} {path} holds no key: write one per line, or leave the flag out")
     return keys
-
-
-def read_key(path: Path, *, setting: str) -> bytes:
-    """Read a key of 32 bytes, as base64 or hexadecimal digits. Raises ConfigError.
-
-    A file that its group can read is taken with a warning, because orchestrators mount secrets so.
-    """
-    make_one = f"(umask 077; openssl rand -base64 32 > {path})"
-    check_secret(path, setting=setting)
-    try:
-        if others := others_with_access(path):
-            message = f"{setting} {path}: {others} can read it: chmod 600 {path}"
-            if others != "its group":
-                raise ConfigError(message)
-            _log.warning("%s", message)
-        text = path.read_text(encoding="ascii").strip()
-        key = bytes.fromhex(text) if len(text) == 2 * _KEY_BYTES else base64.b64decode(text, validate=True)
-    except FileNotFoundError as exc:
-        raise ConfigError(
-            f"{setting} {path}: no such file; make one and keep a copy, for without it all is lost: {make_one}"
-        ) from exc
-    except OSError as exc:
-        raise ConfigError(f"{setting} {path}: cannot be read ({exc.strerror})") from exc
-    except ValueError:  # not ASCII, not hexadecimal, not base64
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise ConfigError(f"{setting} {path} must hold 32 bytes as base64 or hexadecimal digits: {make_one}")
-    return key
 
 
 def _mode(path: Path) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 # Settings and calls of LLM by folder, so that what needs a deleted folder says which one. A test compares them.
 NAMES: Mapping[str, str] = {
     "deadlines": "target_itl_ms ttft_ms itl_ms",
-    "disk_cache": "prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
+    "disk_cache": "prefix_cache_dir prefix_cache_disk_bytes",
     "forks": "fork",
     "lora": "enable_lora lora_modules max_loras max_lora_rank lora_request",
     "pooling": "pooler_config embed classify encode score",

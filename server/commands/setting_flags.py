@@ -18,13 +18,13 @@ SECTIONS: dict[str, str] = {
     "override_generation_config tokenizer chat_template exact pooler_config embedding_model seed num_threads "
     "enforce_eager async_scheduling tensor_parallel_size tensor_parallel_slices thinking_budget thinking_message",
     "memory": "max_model_len rope_scaling kv_cache_memory_bytes kv_cache_dtype gpu_memory_utilization num_kv_blocks "
-    "block_size swap_space enable_prefix_caching prefix_cache_dir prefix_cache_disk_bytes prefix_cache_key_file",
+    "block_size swap_space enable_prefix_caching prefix_cache_dir prefix_cache_disk_bytes",
     "scheduling": "max_num_seqs max_num_batched_tokens long_prefill_token_threshold batching_policy scheduling_policy "
     "tenant_weights max_seqs_per_key preemption_mode target_itl_ms ttft_ms itl_ms max_queue_size "
     "max_queue_chars max_queue_seconds",
     "adapters": "enable_lora lora_modules max_loras max_lora_rank lora_dir",
     "server": "",
-    "results": "result_ttl results results_sync results_lease results_url results_key_file id_tag webhook_targets "
+    "results": "result_ttl results results_sync results_lease results_url id_tag webhook_targets "
     "webhook_secret_file max_results max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes "
     "max_total_file_bytes file_ttl max_batch_lines max_batch_requests",
     "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file "

@@ -13,7 +13,6 @@ from serving import ServerProcess, parse_events
 from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
 from splitfuse.server.jobs.result_store import ResultStore
 from splitfuse.server.results.durable.durable_backend import DurableBackend
-from splitfuse.server.results.durable.sealing import Sealing
 from splitfuse.server.results.durable.stored_jobs import StoredJobs
 
 ARGS = ("--dtype", "float32", "--seed", "5")  # what makes runs comparable
@@ -25,13 +24,12 @@ def durable_results(
     *,
     open_store: Callable[[], Any],
     kinds: Mapping[str, Any],
-    sealing: Sealing | None = None,
     backend: type[DurableBackend] = DurableBackend,
     **more: Any,
 ) -> Any:
     """A ResultStore over a store on disk; Any, for tests reach into its backend."""
     index = JobIndex(limits)
-    stored = StoredJobs(kinds, ttl=limits.ttl, sealing=sealing)
+    stored = StoredJobs(kinds, ttl=limits.ttl)
     return ResultStore(index, backend(index, stored, open_store=open_store, **more))
 
 

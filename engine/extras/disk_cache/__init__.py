@@ -18,9 +18,6 @@ class DiskCacheSettings(EngineSettings):
     prefix_cache_disk_bytes: int = setting(
         10 * 2**30, at_least=1, help="most bytes of --prefix-cache-dir; takes KiB, MiB, GiB"
     )
-    prefix_cache_key_file: str | None = setting(
-        None, repr=False, help="file with a key that encrypts --prefix-cache-dir; nothing = --results-key-file's"
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,8 +26,6 @@ class DiskCacheSettings(EngineSettings):
             raise ConfigError(
                 "prefix_cache_dir goes with enable_prefix_caching, and without record, whose replay lacks the files"
             )
-        if self.prefix_cache_key_file is not None and self.prefix_cache_dir is None:
-            raise ConfigError("prefix_cache_key_file needs prefix_cache_dir, which it encrypts")
 
 
 EXTENSION = EngineExtension(

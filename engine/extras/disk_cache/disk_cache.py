@@ -26,7 +26,6 @@ from ...core.sampling_params import SamplingParams
 from ...errors import ConfigError, UnavailableError
 from ...execution.runner.model_runner import ModelRunner
 from ...formats.checkpoint import model_folder
-from ...private_file import read_key
 from ...serving.engine_part import Assembly, EnginePart, NewCompanion, ServedModel
 from . import DiskCacheSettings
 from .activity import Activity
@@ -59,9 +58,6 @@ class DiskCache(EnginePart):
         settings = config.section(DiskCacheSettings)
         assert settings.prefix_cache_dir is not None
         _refuse_others(config, runner)
-        key_file = settings.prefix_cache_key_file
-        self._key = None if key_file is None else read_key(Path(key_file), setting="--prefix-cache-key-file")
-        EntryCodec(b"", "", self._key)  # a missing package is found now
         self._config, self._settings, self._loaded = config, settings, runner.loaded
         self._folder = EntryFolder(Path(settings.prefix_cache_dir))
         self._activity = Activity()
@@ -70,7 +66,7 @@ class DiskCache(EnginePart):
         self._writes = WriteBehind(self._folder, settings.prefix_cache_disk_bytes, self._activity)
         self._threads = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="splitfuse-prefix-read")
         self._max_staged = max(_LEAST_STAGED, int(available_memory() * _STAGED_SHARE))
-        entry_bytes = EntryCodec(b"", "", self._key).num_bytes(self._memory.block_bytes)
+        entry_bytes = EntryCodec(b"", "").num_bytes(self._memory.block_bytes)
         self._buffers = ReadBuffers(entry_bytes, max_bytes=_TOUCHED)
         self._reader = EntryReader(
             self._folder, self._memory, self._buffers, max_bytes=self._max_staged, on_damaged=self._writes.remove
@@ -149,7 +145,7 @@ class DiskCache(EnginePart):
         if tenant not in self._codecs:
             if len(self._codecs) >= _MAX_CODECS:
                 self._codecs.clear()
-            self._codecs[tenant] = EntryCodec(self._namespace, tenant, self._key)
+            self._codecs[tenant] = EntryCodec(self._namespace, tenant)
         return self._codecs[tenant]
 
     # Reading.

@@ -1,35 +1,24 @@
 """Entry: one block, or one recurrent state, as the bytes of a file. Pure bytes, no files.
 
-    plain     magic, mode 0, length of the payload | SHA-256 of header, identity and payload | payload
-    sealed    magic, mode 1, length of the payload | nonce | AES-256-GCM of the payload, authenticating header, identity
+    magic, version, length of the payload | SHA-256 of header, identity and payload | payload
 
 The identity is what the entry is found by: namespace (model, arithmetic, layout), kind, chained hash and the block's
 own tokens. It is not in the file, but the checksum covers it, so an entry under another name, of another model or of
-other tokens is as good as a damaged one. Names are hashes; with a key they are keyed, so a name confirms no guess of a
-prompt.
-
-Nonces are random, 96 bits, and each tenant has a key of its own: NIST SP 800-38D allows a key 2^32 of them.
+other tokens is as good as a damaged one.
 """
 
 import hashlib
 import hmac
-import importlib
-import os
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-from ...errors import ConfigError
 
 MAGIC = b"SFKV"
 _VERSION = 1
-_HEADER = struct.Struct("<4sHHQ")  # magic, version, mode, bytes of the payload
-_PLAIN, _SEALED = 0, 1
+_HEADER = struct.Struct("<4sIQ")  # magic, version, bytes of the payload
 _DIGEST_BYTES = 32
-_NONCE_BYTES, _TAG_BYTES = 12, 16
 BLOCK, STATE = b"block", b"state"
-Memory = Callable[[int], Any]  # makes a writable buffer of so many bytes
 
 
 class DamagedEntryError(Exception):
@@ -52,17 +41,10 @@ def packed(token_ids: Sequence[int]) -> bytes:
 class EntryCodec:
     """Codec of one tenant's entries in one namespace."""
 
-    def __init__(self, namespace: bytes, tenant: str, key: bytes | None = None) -> None:
-        """Raises ConfigError if there is a key and the package `cryptography` is missing."""
+    def __init__(self, namespace: bytes, tenant: str) -> None:
         self._namespace = namespace
         self._name_key = hashlib.sha256(b"name" + namespace).digest()
         self.tenant_name = hashlib.sha256(b"tenant " + tenant.encode()).hexdigest()[:32]
-        self._cipher: Any = None
-        if key is not None:
-            own = hmac.digest(key, b"prefix cache of " + tenant.encode(), "sha256")
-            self._name_key = hmac.digest(own, b"name" + namespace, "sha256")
-            self.tenant_name = hmac.digest(key, b"tenant " + tenant.encode(), "sha256").hex()[:32]
-            self._cipher = _aead()(own)
 
     def name(self, identity: Identity) -> str:
         """Return the file's name."""
@@ -70,57 +52,30 @@ class EntryCodec:
 
     def num_bytes(self, payload_bytes: int) -> int:
         """Return the size of the file."""
-        extra = _DIGEST_BYTES if self._cipher is None else _NONCE_BYTES + _TAG_BYTES
-        return _HEADER.size + extra + payload_bytes
+        return _HEADER.size + _DIGEST_BYTES + payload_bytes
 
     def encode(self, identity: Identity, payload: Any) -> list[Any]:
         """Return the file's contents in pieces. `payload`: any contiguous buffer."""
-        mode = _PLAIN if self._cipher is None else _SEALED
-        header = _HEADER.pack(MAGIC, _VERSION, mode, memoryview(payload).nbytes)
-        if self._cipher is None:
-            return [header, self._digest(header, identity, payload), payload]
-        nonce = os.urandom(_NONCE_BYTES)
-        return [header, nonce, self._cipher.encrypt(nonce, payload, header + self._bound(identity))]
+        header = _HEADER.pack(MAGIC, _VERSION, memoryview(payload).nbytes)
+        return [header, self._digest(header, identity, payload), payload]
 
-    def decode(self, identity: Identity, data: Any, payload_bytes: int, *, memory: Memory = bytearray) -> Any:
-        """Return the payload of a file's contents, decrypted into `memory` if sealed. Raises DamagedEntryError."""
+    def decode(self, identity: Identity, data: Any, payload_bytes: int) -> Any:
+        """Return the payload of a file's contents. Raises DamagedEntryError."""
         view = memoryview(data)
         if view.nbytes != self.num_bytes(payload_bytes):
             raise DamagedEntryError(f"has {view.nbytes} bytes, not {self.num_bytes(payload_bytes)}")
         header = bytes(view[: _HEADER.size])
-        mode = _PLAIN if self._cipher is None else _SEALED
-        if header != _HEADER.pack(MAGIC, _VERSION, mode, payload_bytes):
-            raise DamagedEntryError("has another header")
         rest = view[_HEADER.size :]
-        if self._cipher is None:
-            payload = rest[_DIGEST_BYTES:]
-            if not hmac.compare_digest(rest[:_DIGEST_BYTES], self._digest(header, identity, payload)):
-                raise DamagedEntryError("has another checksum")
-            return payload
-        from cryptography.exceptions import InvalidTag  # installed, because the cipher needs it too
-
-        try:
-            sealed = bytes(rest[:_NONCE_BYTES]), rest[_NONCE_BYTES:], header + self._bound(identity)
-            if not hasattr(self._cipher, "decrypt_into"):  # cryptography before 47
-                return self._cipher.decrypt(*sealed)
-            payload = memory(payload_bytes)
-            self._cipher.decrypt_into(*sealed, payload)
-            return payload
-        except InvalidTag as exc:
-            raise DamagedEntryError("cannot be decrypted") from exc
+        payload = rest[_DIGEST_BYTES:]
+        if header != _HEADER.pack(MAGIC, _VERSION, payload_bytes):
+            raise DamagedEntryError("has another header")
+        if not hmac.compare_digest(rest[:_DIGEST_BYTES], self._digest(header, identity, payload)):
+            raise DamagedEntryError("has another checksum")
+        return payload
 
     def _digest(self, header: bytes, identity: Identity, payload: Any) -> bytes:
-        hashed = hashlib.sha256(header + self._bound(identity))
+        hashed = hashlib.sha256(header)
+        for part in (self._namespace, *identity):
+            hashed.update(len(part).to_bytes(4, "little") + part)
         hashed.update(payload)
         return hashed.digest()
-
-    def _bound(self, identity: Identity) -> bytes:
-        parts = (self._namespace, *identity)
-        return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-
-
-def _aead() -> Any:
-    try:
-        return importlib.import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM
-    except ImportError as exc:
-        raise ConfigError(f"--prefix-cache-key-file ({exc}): pip install cryptography") from exc

@@ -40,7 +40,7 @@ class EntryReader:
         """`max_bytes`: of one prompt. `on_damaged` takes the path of a file that is no good."""
         self._folder, self._buffers, self._max_bytes, self._on_damaged = folder, buffers, max_bytes, on_damaged
         self._block_bytes, self._slot_bytes = memory.block_bytes, memory.slot_bytes
-        # SHA-256 and AES are the most of it, and leave the GIL: 2,000 tokens of SmolLM2, 46 MB, take 25 ms, not 45.
+        # SHA-256 is the most of it, and leaves the GIL: 2,000 tokens of SmolLM2, 46 MB, take 25 ms, not 45.
         self._second = ThreadPoolExecutor(1, thread_name_prefix="splitfuse-prefix-half")
         self.num_damaged = 0
 
@@ -95,7 +95,7 @@ class EntryReader:
             data = self._buffers.take(codec.num_bytes(num_bytes))
             if not self._folder.read(path, data, used_ns=used_ns):
                 return None
-            payload = codec.decode(identity, data, num_bytes, memory=self._buffers.take)
+            payload = codec.decode(identity, data, num_bytes)
             return Found(identity, np.frombuffer(payload, dtype=np.uint8), path)
         except DamagedEntryError as exc:
             self.num_damaged += 1

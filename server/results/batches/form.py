@@ -22,12 +22,12 @@ _BOUNDARY = re.compile(r"[\w'()+,./:=? -]{1,70}", re.ASCII)
 
 @contextlib.asynccontextmanager
 async def read_form(
-    request: Request, *, max_bytes: int, setting: str, deadline_s: float, arriving: Shares, in_memory: bool = False
+    request: Request, *, max_bytes: int, setting: str, deadline_s: float, arriving: Shares
 ) -> AsyncIterator[FormData]:
     """Read a form while it arrives; its files are closed at the end. `setting` is the limit's name in errors.
 
-    `arriving` counts the bytes until then. `in_memory`: files never go to the disk. Raises InvalidRequestError,
-    BodyTooLargeError, BodyTooSlowError, QueueFullError, StoreUnavailableError.
+    `arriving` counts the bytes until then. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError,
+    QueueFullError, StoreUnavailableError.
     """
     owner, num_bytes = sharer(), 0
 
@@ -46,8 +46,7 @@ async def read_form(
             yield chunk
 
     try:
-        reading = _read(request.headers.get("content-type", ""), counted(), in_memory=in_memory)
-        form = await in_time(reading, deadline_s)
+        form = await in_time(_read(request.headers.get("content-type", ""), counted()), deadline_s)
         try:
             yield form
         finally:
@@ -56,9 +55,9 @@ async def read_form(
         arriving.held[owner] -= num_bytes
 
 
-async def _read(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_memory: bool) -> FormData:
+async def _read(content_type: str, chunks: AsyncGenerator[bytes, None]) -> FormData:
     try:
-        return await _parse(content_type, chunks, in_memory=in_memory)
+        return await _parse(content_type, chunks)
     except MultiPartException as exc:
         refusal: Exception = InvalidRequestError(f"the form cannot be read: {exc.message}")
     except InvalidRequestError as exc:
@@ -70,7 +69,7 @@ async def _read(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_me
     raise refusal
 
 
-async def _parse(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_memory: bool) -> FormData:
+async def _parse(content_type: str, chunks: AsyncGenerator[bytes, None]) -> FormData:
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"").decode("latin-1")
     if kind != b"multipart/form-data" or not _BOUNDARY.fullmatch(boundary):
@@ -78,7 +77,7 @@ async def _parse(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_m
     # Without a charset: some of Python's codecs decode to lone surrogates.
     headers = Headers({"content-type": f'multipart/form-data; boundary="{boundary}"'})
     parser = _Parser(headers, chunks, max_files=MAX_FIELDS, max_fields=MAX_FIELDS)
-    parser.spool_max_size = 0 if in_memory else SPOOLED_BYTES  # 0: without a limit
+    parser.spool_max_size = SPOOLED_BYTES
     async with contextlib.aclosing(parser.whole(chunks)) as parser.stream:
         return await parser.parse()
 

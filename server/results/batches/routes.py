@@ -15,7 +15,6 @@ from ...http.auth import owner_of
 from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...service import service_of
-from ..durable.settings import DurableSettings
 from . import BatchSettings
 from .batch import Batch
 from .batches import Batches
@@ -51,8 +50,6 @@ async def create_file(request: Request) -> Response:
         setting="--max-file-bytes",
         deadline_s=UPLOAD_S,
         arriving=_batches(request).files.arriving,
-        in_memory=service.settings.section(DurableSettings).results_key_file
-        is not None,  # nothing unencrypted may reach the disk
     ) as form:
         part, ttl_s = uploaded(form)
         name = (part.filename or "upload")[:256]

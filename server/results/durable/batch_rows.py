@@ -5,8 +5,9 @@ a batch's output are its answers, numbered like the lines of the input. So an an
 never written as a whole.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from .checksum import checksum, is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,17 @@ class FileRow:
     state: str = "ready"
     row_sum: int | None = field(default=None, compare=False)  # checksum; None where the row has none
 
-    def checked(self) -> Sequence[object]:
-        """Return what the checksum is of."""
+    def summed(self) -> "FileRow":
+        """Return the row with its checksum, to be written."""
+        return replace(self, row_sum=checksum(*self._checked))
+
+    @property
+    def is_whole(self) -> bool:
+        """False if the row was changed on disk. A deleted file has lost its name, and may have any row."""
+        return self.state == "deleted" or is_whole(self.row_sum, *self._checked)
+
+    @property
+    def _checked(self) -> tuple[object, ...]:
         return self.file_id, self.owner, self.created, self.purpose, self.filename, self.num_bytes, self.num_lines
 
 
@@ -43,8 +53,17 @@ class BatchRow:
     body_digest: bytes | None = None
     row_sum: int | None = field(default=None, compare=False)  # checksum; None where the row has none
 
-    def checked(self) -> Sequence[object]:
-        """Return what the checksum is of."""
+    def summed(self) -> "BatchRow":
+        """Return the row with its checksum, to be written."""
+        return replace(self, row_sum=checksum(*self._checked))
+
+    @property
+    def is_whole(self) -> bool:
+        """False if the row was changed on disk."""
+        return is_whole(self.row_sum, *self._checked)
+
+    @property
+    def _checked(self) -> tuple[object, ...]:
         return self.batch_id, self.owner, self.created, self.body, self.is_over
 
 

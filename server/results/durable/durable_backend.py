@@ -175,7 +175,7 @@ class DurableBackend(ResultBackend):
             seq_id=job.seq_id,
             owner=job.owner,
             created=job.created,
-            request=held.stored("request", text),
+            request=text,
             first_segment=journal.next_segment,
             idempotency_key=None if key is None else key.digest,
             body_digest=None if key is None else key.body_digest,
@@ -189,9 +189,7 @@ class DurableBackend(ResultBackend):
         if self.failure is not None:
             raise _unavailable(self.failure)
         ttl_s = min(self.index.limits.ttl, job.ttl_s or self.index.limits.ttl)
-        sealing = self.stored.sealing
-        seal = None if sealing is None else sealing.new_seal(job.owner, job.seq_id)
-        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, seal=seal, early=[])
+        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, early=[])
         self._hold(kept)
         return journal.sink(kept)
 
@@ -210,14 +208,14 @@ class DurableBackend(ResultBackend):
         """Keep a job as another model has taken it up; that is on disk before anything of it is delivered."""
         user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
         text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
-        self._opened().renew(unfinished.row.num, unfinished.kept.stored("request", text))
+        self._opened().renew(unfinished.row.num, text)
 
     async def amend(self, job: Job, **fields: Any) -> None:
         """Return when changed parameters of a running job are on disk, so that another process goes on with them."""
         kept, request = self._kept.get(job.seq_id), await self.request_of(job)
         if kept is not None and request is not None:
             text = json.dumps(request | {"amended": fields}, separators=(",", ":"))
-            self._opened().renew(kept.num, kept.stored("request", text))
+            self._opened().renew(kept.num, text)
             await self.use(lambda store: None)  # after it is written
 
     def fail(self, unfinished: UnfinishedJob, *, reason: str) -> None:

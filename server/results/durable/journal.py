@@ -23,7 +23,6 @@ from ....engine.errors import EngineDeadError
 from ....engine.serving.request_output import CompletionOutput
 from ...jobs.job import Job
 from .records import Changes, Ending, Event, JobRow, dump_result, dump_segment, event_of
-from .sealing import Seal
 from .store import Store, StoreError
 
 _log = logging.getLogger("splitfuse.results")
@@ -44,12 +43,7 @@ class StoredJob:
     ttl_s: float
     webhook: str | None = None  # target to notify of the end
     deltas: list[OutputDelta] = field(default_factory=list)
-    seal: Seal | None = None  # encrypts the job if the store is encrypted
     early: "list[_Entry] | None" = None  # entries before its row; None once the row is on the way to disk
-
-    def stored(self, name: str, text: str) -> str:
-        """Return a text in the form of its row, sealed under its name if the store is encrypted."""
-        return text if self.seal is None else self.seal.seal_text(name, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,6 @@ class _Stop:
     """Last entry of the queue."""
 
 
-_NumberedEvent = tuple[StoredJob, int, Event]  # job, number of the event within the job, event
 _Entry = tuple[StoredJob, OutputDelta] | _Suspension | _Change | _Call | _Probe | _Stop
 
 
@@ -117,7 +110,7 @@ class Journal:
         num_jobs, num_segments = store.last_numbers()
         self._next_job, self._next_segment = max(num_jobs, last_job) + 1, num_segments + 1
         self._unwritten = Changes()
-        self._unwritten_events: list[_NumberedEvent] = []
+        self._unwritten_events: list[tuple[int, Event]] = []  # with their jobs' numbers
         self._swept_at = float("-inf")
         self._sweep_interval_s = _SWEEP_S  # shorter while there is more to sweep than one transaction should hold
         self._thread = threading.Thread(target=self._run, name="splitfuse-journal", daemon=True)
@@ -245,7 +238,7 @@ class Journal:
                     unwritten.renewed += entry.renewed
                 case (StoredJob() as kept, OutputDelta() as delta):
                     try:
-                        events.append((kept, len(kept.deltas), event_of(delta)))
+                        events.append((kept.num, event_of(delta)))
                         if (ending := self._ending(kept, delta)) is not None:
                             unwritten.endings.append(ending)
                     except Exception:  # a bug of ours; other jobs' events are still written
@@ -253,7 +246,7 @@ class Journal:
         segment = None
         try:
             if events:
-                body = dump_segment(_packed(events), wall=self._wall_clock(), monotonic=time.monotonic())
+                body = dump_segment(events, wall=self._wall_clock(), monotonic=time.monotonic())
                 segment = (self._next_segment, body)
             self._store.commit(replace(unwritten, accepted=accepted, segment=segment, probes=probes))
         except Exception as exc:  # a bug of ours must not end this thread: nothing could be delivered without it
@@ -261,7 +254,7 @@ class Journal:
                 _log.exception("results: a transaction failed")
                 exc = StoreError(f"{type(exc).__name__} in a transaction")
             refused_nums = {row.num for row in accepted}  # their clients get the error
-            self._unwritten_events = [event for event in events if event[0].num not in refused_nums]
+            self._unwritten_events = [(num, event) for num, event in events if num not in refused_nums]
             return exc
         self._next_segment += segment is not None
         self._unwritten, self._unwritten_events = Changes(), []
@@ -286,7 +279,7 @@ class Journal:
         reasons = {event.finish_reason for event in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
-        result = kept.stored("result", dump_result(kept.deltas, _more(kept, is_complete=status == "completed")))
+        result = dump_result(kept.deltas, _more(kept, is_complete=status == "completed"))
         return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook, kept.job.attempt)
 
     def _sweep(self) -> None:
@@ -333,16 +326,3 @@ def _more(kept: StoredJob, *, is_complete: bool) -> dict[str, Any]:
             outputs[delta.index].add(delta)
         more["receipt"] = job.receipt.of(job, outputs)
     return more
-
-
-def _packed(events: Sequence[_NumberedEvent]) -> list[tuple[int, Event | str]]:
-    """Pair the events with their jobs, for a segment. A sealed job's events become one item."""
-    items: list[tuple[int, Event | str]] = []
-    to_seal: dict[int, tuple[Seal, int, list[Event]]] = {}
-    for kept, number, event in events:
-        if kept.seal is None:
-            items.append((kept.num, event))
-        else:
-            to_seal.setdefault(kept.num, (kept.seal, number, []))[2].append(event)
-    items += [(num, seal.seal_events(first, sealed)) for num, (seal, first, sealed) in to_seal.items()]
-    return items

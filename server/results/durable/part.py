@@ -11,7 +11,6 @@ from ...jobs.job_index import JobIndex
 from ...jobs.result_backend import ResultBackend
 from .durable_backend import DurableBackend
 from .resumption import Resumption
-from .sealing import Sealing
 from .settings import DurableSettings
 from .sqlite_store import SqliteStore
 from .stored_jobs import StoredJobs
@@ -27,18 +26,16 @@ class DurablePart(Part):
     _webhooks: asyncio.Task[None] | None = None
 
     def result_backend(self, index: JobIndex) -> ResultBackend:
-        """Make the backend. Raises ConfigError if a package is missing, or the key."""
+        """Make the backend. Raises ConfigError if a package is missing."""
         settings: DurableSettings = self.service.settings.section(DurableSettings)
-        key_file = settings.results_key_file
-        sealing = None if key_file is None else Sealing.read(Path(key_file))
-        stored = StoredJobs(self.service.kept_kinds, ttl=index.limits.ttl, sealing=sealing)
+        stored = StoredJobs(self.service.kept_kinds, ttl=index.limits.ttl)
         self.backend = self.new_backend(index, stored, settings)
         return self.backend
 
     def new_backend(self, index: JobIndex, stored: StoredJobs, settings: DurableSettings) -> DurableBackend:
         """Make the backend of these settings."""
         is_synced = settings.results_sync == "full"
-        open_store = partial(SqliteStore, Path(settings.results), is_synced=is_synced, sealing=stored.sealing)
+        open_store = partial(SqliteStore, Path(settings.results), is_synced=is_synced)
         backend = DurableBackend(index, stored, open_store=open_store)
         backend.file = Path(settings.results)
         return backend

@@ -1,8 +1,7 @@
 """Records of a job, and the JSON form of its events, which is readable without this program.
 
     an event:     [index, "text", [ids]] or [index, "text", [ids], {rarer fields}]
-    a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum;
-                  in an encrypted store [[job, "its sealed events"], …]
+    a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum
     a result:     [event, …], all events of a job that has ended, and {"weights": …, "receipt": …} if these are known
 
 Times in rows are wall clock seconds. Times in events are of the writing process's monotonic clock; the segment's two
@@ -118,7 +117,7 @@ class Segment(NamedTuple):
 
     wall: float
     monotonic: float
-    events: list[tuple[int, Event | str]]  # a string: several events of the job, sealed
+    events: list[tuple[int, Event]]
 
 
 @dataclass(slots=True)
@@ -176,7 +175,7 @@ def delta_of(event: Event, *, request_id: str, time_of: Callable[[float], float]
     )
 
 
-def dump_segment(events: Sequence[tuple[int, Event | str]], *, wall: float, monotonic: float) -> bytes:
+def dump_segment(events: Sequence[tuple[int, Event]], *, wall: float, monotonic: float) -> bytes:
     """Serialise a segment that is written at this time."""
     text = _encode([wall, monotonic, events]).encode()
     return zlib.crc32(text).to_bytes(_CHECKSUM_BYTES, "big") + text

@@ -3,12 +3,10 @@
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from ....engine.config import EngineConfig
 from ....engine.config.setting import setting
 from ....engine.errors import ConfigError
 from ....engine.private_file import check_secret
@@ -51,7 +49,7 @@ def _read_secret(path: str | None) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class DurableSettings(ServerSettings):
-    """Place of kept results, their encryption, and webhooks that tell of their ends."""
+    """Place of kept results, and webhooks that tell of their ends."""
 
     results: str = setting(
         "memory",
@@ -63,11 +61,6 @@ class DurableSettings(ServerSettings):
         "full",
         choices=("full", "normal"),
         help="full: delivered events survive a power cut; normal: only a crash of the process, with cheaper commits",
-    )
-    results_key_file: str | None = setting(
-        None,
-        repr=False,
-        help="file with a key, 32 bytes as base64, that encrypts results on disk; needs pip install cryptography",
     )
     webhook_targets: tuple[str, ...] = setting(
         (),
@@ -82,28 +75,8 @@ class DurableSettings(ServerSettings):
         super().__post_init__()
         if self.webhooks.urls and self.results == "memory":
             raise ConfigError("--webhook-targets needs --results FILE or postgresql://…, which keeps unsent messages")
-        if self.results_key_file is not None and self.results == "memory" and not self._has_disk_cache:
-            raise ConfigError(
-                "--results-key-file needs --results FILE or postgresql://…, or --prefix-cache-dir, which it encrypts"
-            )
-        if self.results_key_file is not None and getattr(self, "record", None) is not None:
-            raise ConfigError(
-                "--record writes every prompt unencrypted, also beside --results-key-file; leave one of the two out"
-            )
         if self.has_shared_results and not has_extension("shared"):
             raise ConfigError("--results postgresql://… needs server/results/shared, which this installation lacks")
-
-    def engine_config(self) -> EngineConfig:
-        """The engine's share. One key encrypts all that is on disk, unless the prefix cache has its own."""
-        config = super().engine_config()
-        if not self._has_disk_cache or getattr(config, "prefix_cache_key_file", None) is not None:
-            return config
-        more: Any = {"prefix_cache_key_file": self.results_key_file}
-        return replace(config, **more)
-
-    @property
-    def _has_disk_cache(self) -> bool:
-        return getattr(self, "prefix_cache_dir", None) is not None
 
     @property
     def has_durable_results(self) -> bool:

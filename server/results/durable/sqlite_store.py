@@ -17,9 +17,8 @@ from ....engine.private_file import others_with_access, refuse_link
 from .batch_rows import BatchRow, FileRow
 from .opened_file import FileChangedError, OpenedFile
 from .records import Changes, JobRow
-from .sealing import Sealing, new_mark
 from .sql import Dialect, Session
-from .store import DELETE_FILES, BackupError, Store, StoreError, UnreadableError
+from .store import DELETE_FILES, BackupError, Store, StoreError, UnreadableError, encrypted
 
 _log = logging.getLogger("splitfuse.results")
 # Statements that migrate each version of the format to the next; the first one creates version 1.
@@ -104,12 +103,12 @@ _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class SqliteStore(Store):
     """Store in a file. A missing file is created; an earlier format is migrated, all or nothing."""
 
-    def __init__(self, path: Path | None, *, is_synced: bool = True, sealing: Sealing | None = None) -> None:
+    def __init__(self, path: Path | None, *, is_synced: bool = True) -> None:
         """Open the file; None means a store in memory. `is_synced`: commits survive a power cut too.
 
-        `sealing` encrypts files and batches; jobs arrive encrypted. Raises ConfigError.
+        Raises ConfigError.
         """
-        super().__init__(_DIALECT, sealing)
+        super().__init__(_DIALECT)
         try:
             self._db = _connected(path)
         except sqlite3.Error as exc:
@@ -133,8 +132,8 @@ class SqliteStore(Store):
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         # All that can refuse the file is read before anything is written.
         version = _known_version(self._db, path)
-        mark_row = version and self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
-        mark = new_mark(self._sealing, mark_row[0] if mark_row else None, is_new=version == 0, results=str(path))
+        if version and self._db.execute("SELECT 1 FROM meta WHERE key = 'key_mark'").fetchone():
+            raise encrypted(str(path))
         for pragma in (
             "auto_vacuum = INCREMENTAL",
             "journal_mode = WAL",
@@ -148,8 +147,6 @@ class SqliteStore(Store):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            if mark is not None:
-                self._db.execute("INSERT INTO meta VALUES ('key_mark', ?)", (mark,))
 
     def commit(self, changes: Changes) -> None:
         if not changes:

@@ -9,16 +9,16 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ....engine.errors import ConfigError
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
-from .checksum import checksum, whole_parts
+from .checksum import DamagedError, checksum, whole_parts
 from .records import Changes, JobRow, Webhook
-from .sealing import OVERHEAD_BYTES, Seal, Sealing, opened_row, opened_rows, sealed_row
 from .sql import Dialect, Session
 
 T = TypeVar("T")
@@ -30,7 +30,6 @@ _SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM splitfuse_files"
 _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM splitfuse_batches"
 # Whoever adds a job holds its key's lock and found no job, so one that has the key has expired.
 _FREE_KEY = "DELETE FROM splitfuse_jobs WHERE owner = ? AND idempotency_key = ? AND status IS NOT NULL"
-# In an encrypted store the name holds the key of the parts, whose deletion takes a while.
 _OF_OWNER = " AND owner = ?"
 DELETE_FILES = "UPDATE splitfuse_files SET state = 'deleted', filename = '' WHERE state <> 'deleted' AND"
 _ID_FORM = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
@@ -70,10 +69,8 @@ class Store(ABC):
     A subclass provides the connection, and what it tells of holders.
     """
 
-    def __init__(self, dialect: Dialect, sealing: Sealing | None) -> None:
-        """`sealing` encrypts files and batches; jobs arrive encrypted."""
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._sealing = sealing
         self._has_deleted = True  # since the last sweep, or by a process that died before sweeping
 
     @abstractmethod
@@ -251,7 +248,7 @@ class Store(ABC):
         my_batch, my_file = self._mine("batches"), self._mine("files")
         held = f"FROM splitfuse_batches WHERE batch_id = ? AND {my_batch}"
         with self._changing() as db:
-            batches = [_values(self._sealed(batch)) | self._more(batch) for batch in changes.batches]
+            batches = [_values(batch.summed()) | self._more(batch) for batch in changes.batches]
             db.insert("batches", batches, f"{_KNOWN_BATCH} WHERE {my_batch}")
             outputs = {
                 file_id: batch_id
@@ -260,14 +257,14 @@ class Store(ABC):
             }
             lost = dict(changes.outputs).keys() - outputs.keys()
             files = [
-                _values(self._sealed(replace(file, filename=_text(file.filename))))
+                _values(replace(file, filename=_text(file.filename)).summed())
                 | self._more(file, batch_id=outputs.get(file.file_id))
                 for file in changes.files
                 if file.file_id not in lost
             ]
             is_open = f"splitfuse_files.state = 'ready' OR splitfuse_files.state = 'partial' AND {my_file}"
             db.insert("files", files, f"{_KNOWN_FILE} WHERE {is_open}")
-            parts = [(*part[1:], checksum(*part), part[0]) for part in self._sealed_parts(changes.parts)]
+            parts = [(*part[1:], checksum(*part), part[0]) for part in changes.parts]
             file = f"FROM splitfuse_files WHERE file_id = ? AND state <> 'deleted' AND {my_file} ON CONFLICT DO NOTHING"
             db.execute_many(f"INSERT INTO splitfuse_file_parts SELECT file_id, ?, ?, ? {file}", parts)
             begun = [(line, batch_id) for batch_id, line in changes.begun]
@@ -279,19 +276,16 @@ class Store(ABC):
 
     def find_file(self, file_id: str) -> FileRow | None:
         """Find the file with this id, in any state."""
-        return self._opened(self._stored_file(file_id))
-
-    def _stored_file(self, file_id: str) -> FileRow | None:
-        return self._row(FileRow, f"{_SELECT_FILE} WHERE file_id = ?", _text(file_id))
+        return _whole(self._row(FileRow, f"{_SELECT_FILE} WHERE file_id = ?", _text(file_id)))
 
     def find_batch(self, batch_id: str) -> BatchRow | None:
         """Find the batch with this id."""
-        return self._opened(self._row(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", _text(batch_id)))
+        return _whole(self._row(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", _text(batch_id)))
 
     def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
         """Find the owner's batch with this key."""
         query = f"{_SELECT_BATCH} WHERE owner = ? AND idempotency_key = ?"
-        return self._opened(self._row(BatchRow, query, owner, idempotency_key))
+        return _whole(self._row(BatchRow, query, owner, idempotency_key))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
         """Return the owner's ready, unexpired files, of one purpose if it is given."""
@@ -313,11 +307,11 @@ class Store(ABC):
             values = (*values, owner, _text(page.after))
         select = f"SELECT {', '.join(columns)} FROM {table} WHERE owner = ? AND expires > ?"
         query = f"{select} AND {where} ORDER BY num {order} LIMIT ?"
-        return self._readable(self._rows(kind, query, owner, now, *values, page.limit))
+        return whole_rows(self._rows(kind, query, owner, now, *values, page.limit))
 
     def unfinished_batches(self) -> list[BatchRow]:
         """Return the batches that are not over, oldest first."""
-        return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
+        return whole_rows(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def num_unfinished_batches(self, *owner: str) -> int:
         """Count the batches that are not over, of all or of one owner."""
@@ -328,11 +322,7 @@ class Store(ABC):
         where = "file_id = ? AND number > ? ORDER BY number LIMIT ?"
         with self._connected() as db:
             query = f"SELECT number, body, part_sum FROM splitfuse_file_parts WHERE {where}"
-            parts = whole_parts(file_id, db.execute(query, file_id, after, limit))
-        if self._sealing is None:
-            return parts
-        seal = self._file_seal(file_id)
-        return [] if seal is None else [(number, seal.open(str(number), body)) for number, body in parts]
+            return whole_parts(file_id, db.execute(query, file_id, after, limit))
 
     def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
         """Return the answered lines of a batch, and the begun ones."""
@@ -353,33 +343,7 @@ class Store(ABC):
 
     def file_bytes(self, file_id: str) -> int:
         """Return the total size of a file's parts."""
-        overhead = 0 if self._sealing is None else OVERHEAD_BYTES
-        return self._int("SELECT sum(length(body) - ?) FROM splitfuse_file_parts WHERE file_id = ?", overhead, file_id)
-
-    def _sealed(self, row: Row) -> Row:
-        return sealed_row(row, self._sealing)
-
-    def _opened(self, row: Row | None) -> Row | None:
-        return None if row is None else opened_row(row, self._sealing)
-
-    def _readable(self, rows: Iterable[Row]) -> list[Row]:
-        return list(opened_rows(rows, self._sealing))
-
-    def _file_seal(self, file_id: str) -> Seal | None:
-        """Return the seal of a file's parts, None if the file is gone."""
-        file = self._stored_file(file_id)
-        return None if file is None or self._sealing is None else self._sealing.file_seal(file)
-
-    def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
-        """Seal the parts of files that still exist."""
-        if self._sealing is None:
-            return parts
-        seals = {file_id: self._file_seal(file_id) for file_id in {part[0] for part in parts}}
-        return [
-            (file_id, number, seal.seal(str(number), body))
-            for file_id, number, body in parts
-            if (seal := seals[file_id]) is not None
-        ]
+        return self._int("SELECT sum(length(body)) FROM splitfuse_file_parts WHERE file_id = ?", file_id)
 
     def _rows(self, kind: Callable[..., T], query: str, *values: object) -> list[T]:
         with self._connected() as db:
@@ -394,6 +358,32 @@ class Store(ABC):
     def _int(self, query: str, *values: object) -> int:
         """Return a number, 0 for the sum or the maximum of no row."""
         return self._rows(lambda number: int(number or 0), query, *values)[0]
+
+
+def _whole(row: Row | None) -> Row | None:
+    """Return a row as it was written. Raises DamagedError."""
+    if row is not None and not row.is_whole:
+        raise DamagedError
+    return row
+
+
+def whole_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that are as they were written. Damaged ones are logged and left out."""
+    whole = []
+    for row in rows:
+        if row.is_whole:
+            whole.append(row)
+        else:
+            item_id = str(row.file_id if isinstance(row, FileRow) else row.batch_id)
+            _log.error("results: %s… was changed on disk and is left out", item_id[:12])
+    return whole
+
+
+def encrypted(results: str) -> ConfigError:
+    """Return the refusal of a store that an earlier version of splitfuse has encrypted."""
+    return ConfigError(
+        f"--results {results}: an earlier version of splitfuse encrypted it; use that version, or name a new one"
+    )
 
 
 def _values(row: JobRow | FileRow | BatchRow) -> dict[str, object]:

@@ -13,7 +13,6 @@ from ...jobs.job import Attachment, Job
 from ...jobs.saved_request import SavedKind
 from .checksum import DamagedError
 from .records import JobRow, Segment, delta_of, load_result, load_segment
-from .sealing import Seal, Sealing
 from .store import UnreadableError
 from .unfinished_job import BegunJob, UnfinishedJob
 
@@ -49,12 +48,10 @@ class StoredJobs:
         kinds: Mapping[str, SavedKind],
         *,
         ttl: float,
-        sealing: Sealing | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.kinds = kinds
-        self.sealing = sealing
         self.wall_clock = wall_clock
         self.last_deleted = 0  # highest job number among deleted jobs whose events are still in segments
         self._ttl = ttl
@@ -81,9 +78,8 @@ class StoredJobs:
 
     def _ended(self, row: JobRow) -> Job:
         """Return the job of a row that holds its end. Raises DamagedError, or what reading its texts raises."""
-        request, result = self._text(row, "request")[0], self._text(row, "result")[0]
-        job = self._job_of(row, json.loads(request))
-        events, more = load_result(result)
+        job = self._job_of(row, json.loads(row.request))
+        events, more = load_result(row.result or "[]")
         for event in events:
             job.sink(delta_of(event, request_id=row.seq_id))
         if "weights" in more:
@@ -96,8 +92,8 @@ class StoredJobs:
         return job
 
     def request_of(self, row: JobRow) -> dict[str, Any]:
-        """Return the stored request of a row. Raises DamagedError."""
-        request: dict[str, Any] = json.loads(self._text(row, "request")[0])
+        """Return the stored request of a row."""
+        request: dict[str, Any] = json.loads(row.request)
         return request
 
     def unfinished(self, rows: Iterable[JobRow], segments: Callable[[int], Iterable[bytes]]) -> list[UnfinishedJob]:
@@ -118,11 +114,6 @@ class StoredJobs:
                 begun[num].take(event, time_of, written=time_of(segment.monotonic))
             else:
                 self.last_deleted = max(self.last_deleted, num)
-
-    def _text(self, row: JobRow, name: str) -> tuple[str, Seal | None]:
-        """Return a text of a row, and the job's key where the store is encrypted. Raises DamagedError."""
-        text = getattr(row, name)
-        return (text, None) if self.sealing is None else self.sealing.open_text(row.owner, row.seq_id, name, text)
 
     def _is_expired(self, row: JobRow) -> bool:
         return row.expires is not None and row.expires <= self.wall_clock()
@@ -163,15 +154,13 @@ class StoredJobs:
         try:
             if not row.is_whole:
                 raise DamagedError
-            text, seal = self._text(row, "request")
-            request = json.loads(text)
-            return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal)
+            request = self.request_of(row)
+            return BegunJob(row, self._job_of(row, request), request, arrival_time)
         except Exception as exc:  # whatever it holds, the other jobs go on
             if not isinstance(exc, DamagedError):
                 _log.exception("results: job %s… cannot be read", str(row.seq_id)[:8])
         request, row = {**_DAMAGED_REQUEST, "ttl_s": self._ttl}, _plausible(row)
-        seal = None if self.sealing is None else self.sealing.new_seal(row.owner, row.seq_id)  # for its end
-        return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal, is_damaged=True)
+        return BegunJob(row, self._job_of(row, request), request, arrival_time, is_damaged=True)
 
 
 def _plausible(row: JobRow) -> JobRow:

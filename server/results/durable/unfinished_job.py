@@ -8,10 +8,8 @@ from typing import Any
 from ....engine.core.outputs import KnownOutput
 from ....engine.serving.submitted_request import Resumed
 from ...jobs.job import Job
-from .checksum import DamagedError
 from .journal import StoredJob
 from .records import Event, JobRow, delta_of
-from .sealing import Seal
 
 _log = logging.getLogger("splitfuse.results")
 MAX_CRASHES = 3  # crashes after which a job is not retried; its last try runs alone
@@ -48,7 +46,6 @@ class BegunJob:
         request: dict[str, Any],
         arrival_time: float,
         *,
-        seal: Seal | None = None,
         is_damaged: bool = False,
     ) -> None:
         self.row = row
@@ -56,25 +53,19 @@ class BegunJob:
         self._request = request
         self._seed = request["seed"]
         self._arrival_time = arrival_time
-        self._kept = StoredJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"), seal=seal)
+        self._kept = StoredJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"))
         self._forced_from: list[int | None] = [None for _ in job.outputs]
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 
-    def take(self, item: Event | str, time_of: Callable[[float], float], *, written: float) -> None:
-        """Add the next event, or several sealed ones, and the time of writing."""
+    def take(self, event: Event, time_of: Callable[[float], float], *, written: float) -> None:
+        """Add the next event, and the time of writing."""
         if self._is_damaged:
             return
         try:
-            for event in self._opened(item):
-                self._take(event, time_of, written=written)
-        except Exception as exc:  # whatever it holds, the other jobs go on
-            if not isinstance(exc, DamagedError):
-                _log.exception("results: an event of job %s… cannot be read", self.row.seq_id[:8])
+            self._take(event, time_of, written=written)
+        except Exception:  # whatever it holds, the other jobs go on
+            _log.exception("results: an event of job %s… cannot be read", self.row.seq_id[:8])
             self._is_damaged = True
-
-    def _opened(self, item: Event | str) -> list[Event]:
-        seal = self._kept.seal
-        return [item] if seal is None else seal.open_events(len(self._kept.deltas), item)
 
     def _take(self, event: Event, time_of: Callable[[float], float], *, written: float) -> None:
         delta = delta_of(event, request_id=self.row.seq_id, time_of=time_of)

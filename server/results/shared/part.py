@@ -42,7 +42,6 @@ class SharedPart(DurablePart):
             model=shared.model_name,
             lease_s=shared.results_lease,
             is_synced=settings.results_sync == "full",
-            sealing=stored.sealing,
         )
         return SharedBackend(index, stored, open_store=open_store, lease_s=shared.results_lease)
 

@@ -19,9 +19,8 @@ import psycopg
 from ....engine.errors import ConfigError
 from ..durable.batch_rows import BatchRow, FileRow
 from ..durable.records import JobRow
-from ..durable.sealing import Sealing, new_mark
 from ..durable.sql import Dialect, Session
-from ..durable.store import DELETE_FILES, JOB_COLUMNS, Store, StoreError
+from ..durable.store import DELETE_FILES, JOB_COLUMNS, Store, StoreError, encrypted, whole_rows
 from .schema import SCHEMA_VERSION, migrate
 
 _NO_HOLDER = "NOT EXISTS (SELECT FROM splitfuse_holders AS each WHERE each.num = holder AND NOT is_dead)"
@@ -81,22 +80,12 @@ class Holder:
 class PostgresStore(Store):
     """Store for one of several servers. A server that lost its lease creates a new one."""
 
-    def __init__(
-        self,
-        conninfo: str,
-        *,
-        url: str,
-        model: str,
-        lease_s: float,
-        is_synced: bool = True,
-        sealing: Sealing | None = None,
-    ) -> None:
+    def __init__(self, conninfo: str, *, url: str, model: str, lease_s: float, is_synced: bool = True) -> None:
         """Connect and join the servers.
 
-        `url` is where other servers reach this one; this one takes over jobs of `model`. `sealing` encrypts files and
-        batches; jobs arrive encrypted. Raises ConfigError.
+        `url` is where other servers reach this one; this one takes over jobs of `model`. Raises ConfigError.
         """
-        super().__init__(_DIALECT, sealing)
+        super().__init__(_DIALECT)
         self._conninfo = conninfo
         self._model = model
         self._lease_s = lease_s
@@ -135,9 +124,8 @@ class PostgresStore(Store):
                     f"--results {place}: a later version of splitfuse made the tables (format {version}, this one "
                     f"knows {SCHEMA_VERSION}); use that version or another database"
                 )
-            (mark,) = self._session.execute("SELECT key_mark FROM splitfuse_meta").fetchone()
-            if (mark := new_mark(self._sealing, mark, is_new=version == 0, results=place)) is not None:
-                self._session.execute("UPDATE splitfuse_meta SET key_mark = ?", mark)
+            if self._session.execute("SELECT key_mark FROM splitfuse_meta").fetchone()[0] is not None:
+                raise encrypted(place)
 
     def _join(self, url: str) -> int:
         insert = "INSERT INTO splitfuse_holders (url, expires) VALUES (?, now() + make_interval(secs => ?))"
@@ -233,7 +221,7 @@ class PostgresStore(Store):
             files = "UPDATE splitfuse_files SET holder = ? WHERE batch_id = ANY(?) AND state = 'partial'"
             db.execute(files, me, batch_ids)
             db.execute(_CLAIM_LINES, batch_ids)
-        return self._readable(rows)
+        return whole_rows(rows)
 
     def release_batches(self) -> None:
         """Let other servers claim this server's batches at once."""

@@ -7,7 +7,6 @@ servers by Last-Event-ID; at its end it must equal the result, and the result an
 import argparse
 import itertools
 import random
-import secrets
 import sys
 import tempfile
 import time
@@ -40,17 +39,12 @@ def main() -> int:
         default="float32",
         help="in bfloat16 answers are not compared with an undisturbed server's",
     )
-    parser.add_argument("--encrypted", action="store_true", help="with a --results-key-file")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.kills} kills", flush=True)
     expected = expected_answers() if options.dtype == "float32" else None
     with tempfile.TemporaryDirectory() as folder:
-        key_file = Path(folder, "key") if options.encrypted else None
-        if key_file is not None:
-            key_file.write_text(secrets.token_hex(32))
-            key_file.chmod(0o600)
         path, rng = Path(folder, "results.db"), random.Random(options.seed)
-        campaign = Campaign(path, key_file, options.dtype, expected, rng)
+        campaign = Campaign(path, options.dtype, expected, rng)
         campaign.run(kills=options.kills, until=time.monotonic() + 60 * options.minutes)
     print("\n".join(campaign.faults) or "nothing wrong")
     return 1 if campaign.faults else 0
@@ -62,15 +56,13 @@ class Campaign:
     def __init__(
         self,
         path: Path,
-        key_file: Path | None,
         dtype: str,
         expected: dict[str, dict[str, Any]] | None,
         rng: random.Random,
     ) -> None:
         """Prepare; `expected`: answers by kind, for kinds whose request determines the answer."""
         self.faults: list[str] = []
-        results = ("--results", str(path), *(("--results-key-file", str(key_file)) if key_file else ()))
-        self._settings = (*SETTINGS, "--dtype", dtype, *results)
+        self._settings = (*SETTINGS, "--dtype", dtype, "--results", str(path))
         self._expected = expected
         self._rng = rng
         self._jobs: list[Job] = []

@@ -10,7 +10,6 @@ import pytest
 from serving import ServerProcess
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.results.durable.sealing import Sealing
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.settings import Settings
 
@@ -29,15 +28,10 @@ def open_to_others(folder):
     return [path.name for path in paths if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("is_encrypted", [False, True], ids=["recorded", "encrypted"])
-def test_no_file_of_a_server_is_open_to_others(tmp_path, is_encrypted):
-    key = tmp_path / "key"
-    key.write_bytes(base64.b64encode(bytes(32)))
-    key.chmod(0o600)
+def test_no_file_of_a_server_is_open_to_others(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    options = ["--results-key-file", str(key)] if is_encrypted else ["--record", str(home / "recording.jsonl")]
+    options = ["--record", str(home / "recording.jsonl")]
     # A umask is the process's, and processes are forked from one that has its own.
     with ServerProcess(
         *("--results", str(home / "results.db"), "--dtype", "float32", "--num-kv-blocks", "64", *options),
@@ -54,7 +48,7 @@ def test_no_file_of_a_server_is_open_to_others(tmp_path, is_encrypted):
         server.signal()
         server.wait()
     assert (home / "results.db").exists()
-    assert is_encrypted or (home / "recording.jsonl").stat().st_size > 0
+    assert (home / "recording.jsonl").stat().st_size > 0
     assert while_it_runs + open_to_others(home) == []
 
 
@@ -77,24 +71,6 @@ def test_a_results_file_that_is_open_to_others_is_warned_of(tmp_path, caplog, mo
     assert [record.getMessage() for record in caplog.records] == [
         f"--results {path}: {others} can read or write it: chmod 600 {path}"
     ] * bool(others)
-
-
-@pytest.mark.parametrize(("mode", "is_refused"), [(0o600, False), (0o640, False), (0o644, True), (0o620, True)])
-def test_the_key_of_results(tmp_path, caplog, mode, is_refused):
-    path = tmp_path / "key"
-    path.write_bytes(base64.b64encode(bytes(32)))
-    path.chmod(mode)
-    if is_refused:
-        with pytest.raises(ConfigError, match="chmod"):
-            Sealing.read(path)
-        return
-    Sealing.read(path)
-    assert ("its group can read it: chmod 600" in caplog.text) is (mode == 0o640)
-
-
-def test_a_recording_beside_encrypted_results_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"--record writes every prompt unencrypted.*leave one of the two out"):
-        Settings(results=str(tmp_path / "db"), results_key_file=str(tmp_path / "key"), record=str(tmp_path / "r"))
 
 
 def test_the_secret_of_webhooks_is_nobody_elses_to_change(tmp_path):

@@ -93,12 +93,11 @@ async def test_a_refused_form_is_read_to_its_end(chunks: list[bytes], message: s
     assert not unread, "a client that is still writing would not read the answer"
 
 
-@pytest.mark.parametrize(("in_memory", "is_on_disk"), [(False, True), (True, False)])
-async def test_a_large_file_goes_to_the_disk_unless_it_must_not(in_memory: bool, is_on_disk: bool) -> None:
+async def test_a_large_file_goes_to_the_disk() -> None:
     chunks = [HEAD, *[bytes(SPOOLED_BYTES // 4)] * 8, b"\r\n--x--"]
-    async with form_of(request_of(chunks)[0], in_memory=in_memory) as form:
+    async with form_of(request_of(chunks)[0]) as form:
         assert form["file"].size == 2 * SPOOLED_BYTES
-        assert form["file"].file._rolled is is_on_disk
+        assert form["file"].file._rolled
 
 
 async def test_a_file_that_is_too_long_is_refused_while_it_arrives() -> None:

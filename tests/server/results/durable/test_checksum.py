@@ -7,7 +7,7 @@ import pytest
 from splitfuse.server.results.durable.batch_rows import BatchRow, FileRow
 from splitfuse.server.results.durable.checksum import DamagedError, checksum, is_whole, whole_parts
 from splitfuse.server.results.durable.records import Ending, JobRow
-from splitfuse.server.results.durable.sealing import opened_row, opened_rows, sealed_row
+from splitfuse.server.results.durable.store import whole_rows
 
 NEW = JobRow(7, "job7", "me", 1.5, "{}", 1, idempotency_key=b"k", body_digest=b"d").summed()
 END = Ending(7, "completed", 2.0, 9.0, "[]")
@@ -45,16 +45,14 @@ def test_a_job_of_an_earlier_version_is_whole_if_its_texts_are_texts() -> None:
 
 
 def test_files_and_batches_are_checked() -> None:
-    file = sealed_row(FileRow("file-1", "me", 1.0, 9.0, "batch", "name", 2, 1), None)
-    batch = sealed_row(BatchRow("batch_1", "me", 1.0, 9.0, "{}"), None)
-    assert opened_row(file, None) == file
-    assert opened_row(batch, None) == batch
-    for row in (dataclasses.replace(file, num_bytes=3), dataclasses.replace(batch, body="[]")):
-        with pytest.raises(DamagedError):
-            opened_row(row, None)
-    assert list(opened_rows([file, dataclasses.replace(file, owner="you")], None)) == [file]
-    deleted = dataclasses.replace(file, state="deleted", filename="")
-    assert opened_row(deleted, None) == deleted, "its name is gone"
+    file = FileRow("file-1", "me", 1.0, 9.0, "batch", "name", 2, 1).summed()
+    batch = BatchRow("batch_1", "me", 1.0, 9.0, "{}").summed()
+    assert file.is_whole
+    assert batch.is_whole
+    assert not dataclasses.replace(file, num_bytes=3).is_whole
+    assert not dataclasses.replace(batch, body="[]").is_whole
+    assert whole_rows([file, dataclasses.replace(file, owner="you")]) == [file]
+    assert dataclasses.replace(file, state="deleted", filename="").is_whole, "its name is gone"
 
 
 def test_parts_are_checked() -> None:

@@ -14,7 +14,6 @@ from splitfuse.server.jobs.job import Job
 from splitfuse.server.results.durable import journal, records
 from splitfuse.server.results.durable.journal import Journal, StoredJob
 from splitfuse.server.results.durable.records import Changes, Event, JobRow, load_segment
-from splitfuse.server.results.durable.sealing import Seal, Sealing
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.results.durable.store import StoreError
 
@@ -41,9 +40,7 @@ class GatedStore(SqliteStore):
 class Kept:
     """Journal over a gated store, and what it says of failures."""
 
-    def __init__(self, path: Path, *, is_shared: bool = False, sealing: Sealing | None = None) -> None:
-        self._sealing = sealing
-        self._seals: dict[int, Seal] = {}
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         self.store = GatedStore(path)
         self.failures: list[StoreError | None] = []
         self.changed = asyncio.Event()
@@ -55,10 +52,7 @@ class Kept:
 
     def job(self, *, num_outputs: int = 1) -> StoredJob:
         num = self.journal.new_number()
-        kept = StoredJob(num, Job(f"job{num}", model="m", num_outputs=num_outputs), num_outputs, 60.0)
-        if self._sealing is not None:
-            kept.seal = self._seals[num] = self._sealing.new_seal("", kept.job.seq_id)
-        return kept
+        return StoredJob(num, Job(f"job{num}", model="m", num_outputs=num_outputs), num_outputs, 60.0)
 
     async def accept(self, kept: StoredJob) -> None:
         seq_id = kept.job.seq_id
@@ -66,17 +60,12 @@ class Kept:
         await self.journal.accept(row, kept)
 
     def events_on_disk(self) -> list[tuple[int, list[int]]]:
-        events: list[tuple[int, list[int]]] = []
-        for num, item in [item for body in self.store.segments(0) for item in load_segment(body).events]:
-            first = sum(job == num for job, _ in events)
-            opened = self._seals[num].open_events(first, item) if self._seals else [item]
-            events += [(num, event[2]) for event in opened]
-        return events
+        return [(num, event[2]) for body in self.store.segments(0) for num, event in load_segment(body).events]
 
 
-@pytest.fixture(params=["plain", "encrypted"])
-async def kept(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Kept]:
-    kept = Kept(tmp_path / "results.db", sealing=Sealing(bytes(32)) if request.param == "encrypted" else None)
+@pytest.fixture
+async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+    kept = Kept(tmp_path / "results.db")
     yield kept
     kept.store.gate.set()
     await kept.journal.close()

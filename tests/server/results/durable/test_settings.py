@@ -24,12 +24,3 @@ def test_other_servers_must_be_told_where_this_one_is() -> None:
 
 def test_the_database_is_told_nowhere() -> None:
     assert "secret" not in repr(Settings(results="postgresql://me:secret@here/x"))
-
-
-def test_one_key_encrypts_results_and_the_prefix_cache() -> None:
-    files = {"results_key_file": "one", "prefix_cache_dir": "folder"}
-    assert Settings(**files).engine_config().prefix_cache_key_file == "one"
-    assert Settings(**files, prefix_cache_key_file="two").engine_config().prefix_cache_key_file == "two"
-    assert Settings(results="file", results_key_file="one").engine_config().prefix_cache_key_file is None
-    with pytest.raises(ConfigError, match="prefix-cache-dir"):
-        Settings(results_key_file="one")

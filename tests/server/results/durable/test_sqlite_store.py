@@ -14,7 +14,6 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.results.durable import sqlite_store
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.results.durable.records import Changes, Ending, JobRow
-from splitfuse.server.results.durable.sealing import Sealing
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.results.durable.store import StoreError
 
@@ -230,16 +229,17 @@ def test_a_disk_that_is_full_when_the_log_is_copied_loses_nothing(tmp_path: Path
     assert rows_after(tmp_path / "copy.db", path.read_bytes(), b"") == before
 
 
-def test_nothing_of_a_file_changes_that_another_key_encrypts(tmp_path: Path) -> None:
+def test_nothing_of_a_file_changes_that_an_earlier_version_encrypted(tmp_path: Path) -> None:
     path = tmp_path / "results.db"
-    SqliteStore(path, sealing=Sealing(b"a" * 32)).close()
+    SqliteStore(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO meta VALUES ('key_mark', x'00')")
+        db.commit()
     before = path.read_bytes()
-    for sealing in (Sealing(b"b" * 32), None):
-        with pytest.raises(ConfigError, match="it is encrypted"):
-            SqliteStore(path, sealing=sealing)
-        assert path.read_bytes() == before
-        assert list(tmp_path.iterdir()) == [path]
-    SqliteStore(path, sealing=Sealing(b"a" * 32)).close()
+    with pytest.raises(ConfigError, match="an earlier version of splitfuse encrypted it; use that version"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.api.listing import Page
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from splitfuse.server.results.durable.records import Changes, Ending, JobRow, Webhook
-from splitfuse.server.results.durable.sealing import Sealing
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.results.durable.store import Store, StoreError
 
@@ -35,14 +34,14 @@ def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
     yield from reopening(opener(postgres.database()))
 
 
-def opener(database: str, sealing: Sealing | None = None) -> Callable[[], Store]:
+def opener(database: str) -> Callable[[], Store]:
     """Open the store in a database and let the leases of others run out."""
     import psycopg
 
     from splitfuse.server.results.shared.postgres_store import PostgresStore
 
     def opened() -> Store:
-        store = PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing)
+        store = PostgresStore(database, url="http://here", model="", lease_s=60)
         with psycopg.connect(database, autocommit=True) as db:
             db.execute(
                 "UPDATE splitfuse_holders SET expires = now() - interval '1s' WHERE num < %s", (store.holder.num,)
@@ -57,17 +56,6 @@ def reopened(request: pytest.FixtureRequest) -> Reopen:
     """Either."""
     reopen: Reopen = request.getfixturevalue(f"{request.param}_reopened")
     return reopen
-
-
-@pytest.fixture(params=["sqlite", "sqlite encrypted", "postgres", "postgres encrypted"])
-def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[Reopen]:
-    """Either, encrypted or not."""
-    kind, _, encrypted = request.param.partition(" ")
-    sealing = Sealing(bytes(32)) if encrypted else None
-    if kind == "sqlite":
-        yield from reopening(lambda: SqliteStore(path, sealing=sealing))
-    else:
-        yield from reopening(opener(request.getfixturevalue("postgres").database(), sealing))
 
 
 def reopening(open_store: Callable[[], Store]) -> Iterator[Reopen]:
@@ -259,14 +247,14 @@ def batch_row(name: str, **changed: object) -> BatchRow:
     return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
 
 
-def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
-    store = files_reopened()
+def test_files_and_batches_are_there_again(reopened: Reopen) -> None:
+    store = reopened()
     files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
     batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
     store.write_batches(BatchChanges(files=tuple(files), batches=tuple(batches)))
     store.write_batches(BatchChanges(parts=(("file-1", 1, b"bc"), ("file-1", 0, b"a"))))
     store.write_batches(BatchChanges(batches=(batch_row("1", body='{"a":1}', is_over=True),)))
-    store = files_reopened()
+    store = reopened()
     assert store.find_file("file-2") == files[1]
     assert store.list_files("me", Page(2), now=200.0) == [files[3], files[2]]
     assert store.list_files("me", Page(2, after="file-3"), now=200.0) == [files[0]]
@@ -293,46 +281,46 @@ def begun(store: Store, *names: str) -> None:
     store.write_batches(BatchChanges(files=files, batches=batches, outputs=outputs))
 
 
-def test_a_line_is_answered_once(files_reopened: Reopen) -> None:
-    store = files_reopened()
+def test_a_line_is_answered_once(reopened: Reopen) -> None:
+    store = reopened()
     store.begin_process()
     begun(store, "b", "other")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
     store.write_batches(BatchChanges(parts=(("out-b", 1, b"first"),), answered=(("b", 1),)))
     store.write_batches(BatchChanges(parts=(("out-b", 1, b"second"), ("err-b", 3, b"x")), answered=(("b", 3),)))
-    store = files_reopened()
+    store = reopened()
     assert not store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 2),)))
     assert store.lines_done("b", "out-b", "err-b") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
     assert store.parts("out-b", after=-1, limit=9) == [(1, b"first")]
     store.end_process()
-    store = files_reopened()
+    store = reopened()
     store.begin_process()
     assert store.lines_done("b", "out-b", "err-b").num_crashes == {2: 1}, "it did not crash this time"
 
 
-def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(files_reopened: Reopen) -> None:
-    store = files_reopened()
+def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(reopened: Reopen) -> None:
+    store = reopened()
     store.begin_process()
     begun(store, "b")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2))))
     for _ in range(2):  # 2 is tried alone and ends the process again
-        store = files_reopened()
+        store = reopened()
         assert not store.begin_process()
         store.write_batches(BatchChanges(begun=(("b", 2),)))
-    store = files_reopened()
+    store = reopened()
     store.begin_process()
     assert store.lines_done("b", "out-b", "err-b").num_crashes == {1: 1, 2: 3}
 
 
-def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: Reopen) -> None:
-    store = files_reopened()
+def test_files_are_swept_when_they_are_of_no_more_use(reopened: Reopen) -> None:
+    store = reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
     files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
     parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
     batches = (batch_row("over", is_over=True), batch_row("open"))
     store.write_batches(BatchChanges(files=files, parts=parts, batches=batches))
-    store = files_reopened()
+    store = reopened()
     store.begin_process()
     left = [store.find_file(file.file_id) for file in files]
     assert [file and file.state for file in left] == ["deleted", "partial", "ready", "deleted"]
@@ -346,8 +334,8 @@ def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: Reopen) ->
     assert (store.find_batch("batch-over"), store.find_batch("batch-open")) == (None, batches[1])
 
 
-def test_a_file_that_is_deleted_stays_so(files_reopened: Reopen) -> None:
-    store = files_reopened()
+def test_a_file_that_is_deleted_stays_so(reopened: Reopen) -> None:
+    store = reopened()
     store.write_batches(BatchChanges(files=(file_row("1", filename="\0é"), file_row("2"))))
     store.write_batches(BatchChanges(files=(file_row("1", state="deleted"),)))
     assert store.list_files("me", Page(9), now=200.0) == [file_row("2")]

@@ -80,21 +80,13 @@ def same(one: RequestOutput, other: RequestOutput) -> bool:
     )
 
 
-def write_key(path: Path, digits: str = "ab") -> str:
-    path.write_text(digits * 32)
-    path.chmod(0o600)
-    return str(path)
-
-
-@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_known_prompt_is_not_computed_again(model: str, dtype: str, is_encrypted: bool, tmp_path: Path) -> None:
-    settings = {"prefix_cache_key_file": write_key(tmp_path / "key")} if is_encrypted else {}
-    with engine(model, tmp_path / "cache", dtype=dtype, **settings) as llm:
+def test_a_known_prompt_is_not_computed_again(model: str, dtype: str, tmp_path: Path) -> None:
+    with engine(model, tmp_path / "cache", dtype=dtype) as llm:
         cold = answer(llm)
         tensors = [tensor.clone() for tensor in llm.engine.runner.cache.block_tensors]
         tables = list(llm.engine.core.blocks.cache._block_of)
-    with engine(model, tmp_path / "cache", dtype=dtype, **settings) as llm:
+    with engine(model, tmp_path / "cache", dtype=dtype) as llm:
         warm = answer(llm)
         known = llm.engine.core.blocks.cache._block_of
         assert same(cold, warm)
@@ -136,7 +128,6 @@ def test_other_weights_and_settings_are_a_miss(tiny_folder: str, tmp_path: Path)
         (tiny_folder, {"quantization": "int8"}),
         (tiny_folder, {"block_size": 8}),
         (tiny_folder, {"kv_cache_dtype": "int8"}),
-        (tiny_folder, {"prefix_cache_key_file": write_key(tmp_path / "key")}),
     ):
         with engine(model, tmp_path / "cache", **settings) as llm:
             assert answer(llm).num_cached_tokens == 0, settings
@@ -192,11 +183,9 @@ def test_tenants_and_salts_find_nothing_of_each_other(tiny_folder: str, tmp_path
     assert asyncio.run(run()) == [0, 0, 0, 192]
 
 
-@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
-def test_no_file_changes_an_answer(model: str, is_encrypted: bool, tmp_path: Path) -> None:
+def test_no_file_changes_an_answer(model: str, tmp_path: Path) -> None:
     """A sample; `make cache-files` tries 10,000."""
-    settings = {"prefix_cache_key_file": write_key(tmp_path / "key")} if is_encrypted else {}
-    with engine(model, tmp_path / "cache", **settings) as llm:
+    with engine(model, tmp_path / "cache") as llm:
         disk, expected = llm.engine.part(DiskCache), answer(llm)
         disk.flush()
         files, num_cached = SavedFiles(tmp_path / "cache"), []
@@ -360,8 +349,6 @@ def test_what_is_not_built_is_refused(tmp_path: Path) -> None:
     for settings in ({"enable_prefix_caching": False}, {"record": str(tmp_path / "run.jsonl")}):
         with pytest.raises(ConfigError, match="prefix_cache_dir"):
             EngineConfig(prefix_cache_dir=folder, **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="prefix_cache_dir"):
-        EngineConfig(prefix_cache_key_file="key")
     with pytest.raises(ConfigError, match="async"):
         LLM(None, device="cpu", prefix_cache_dir=folder, async_scheduling=True)
 
