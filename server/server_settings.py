@@ -13,7 +13,6 @@ from ..engine.config import EngineConfig
 from ..engine.config.setting import setting, settings_of
 from ..engine.errors import ConfigError
 from .http.keys import digest
-from .jobs.webhook_targets import WebhookTargets
 
 # Forms of the items as browsers send them, and an example.
 _FORMS = {
@@ -136,11 +135,6 @@ class ServerSettings(EngineConfig):
     def has_shared_results(self) -> bool:
         """True if results are kept in a database that several servers share."""
         return False
-
-    @property
-    def webhooks(self) -> WebhookTargets:
-        """Targets that may be told of the ends of results."""
-        return WebhookTargets()
 
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""

@@ -179,7 +179,7 @@ class Service(JobObserver):
             raise self.lifecycle.not_ready()
         params, tenant = self.results.bounded(params), job.owner or user or params.adapter or ""
         receipts = await self.receipts(params)
-        sink = job.versions.noting(job.sink if kept is None else self.results.sink(job, webhook=kept.webhook))
+        sink = job.versions.noting(job.sink if kept is None else self.results.sink(job))
         handle = await self.engine.submit(
             prompt, params, sink, request_id=job.seq_id, tenant=tenant, resumed=resumed, arrival_time=arrival_time()
         )

@@ -33,7 +33,7 @@ class ResultBackend(JobObserver):
     async def close(self, *, has_crashed: bool = False) -> None:
         """Write pending events and let go. `has_crashed`: the engine died, which counts as a crash of running jobs."""
 
-    def sink(self, job: Job, *, webhook: str | None = None) -> Sink:
+    def sink(self, job: Job) -> Sink:
         """Return where the engine's deltas of a job go that will be accepted."""
         return job.sink
 

@@ -19,7 +19,6 @@ class SavedRequest:
     kind: str  # name of the API
     body: Mapping[str, Any]  # body as it arrived
     attachment: Any = None  # the job's attachment, as JSON
-    webhook: str | None = None  # name of the target that hears of the end
     defaults: Mapping[str, Any] = field(default_factory=dict)  # values of sampling fields that the body lacks
 
 

@@ -64,12 +64,6 @@ def ends_of_outputs_are_counted_again_after_a_crash(
     self._kept.num_left = len(self._kept.job.outputs)
 
 
-@plant(BUGS, BegunJob, "__init__")
-def job_that_goes_on_has_no_webhook(right: Method, self: Any, *values: Any, **options: Any) -> None:
-    right(self, *values, **options)
-    self._kept.webhook = None
-
-
 @plant(BUGS, DurableBackend, "find_key")
 async def key_of_an_unfinished_job_is_free(right: Method, self: Any, owner: str, key: Any) -> Any:
     return None

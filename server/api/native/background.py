@@ -19,7 +19,6 @@ async def generate_batched(
 ) -> dict[str, Any]:
     """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
     body = read_fields(service, fields, GenerateRequest, defaults=defaults)
-    service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
     check = await service.check_of(params)
     job = service.new_job(params, owner=owner, check=check, keeps_prompt=body.return_token_ids)

@@ -55,7 +55,6 @@ class GenerateRequest(SamplingRequest):
     add_special_tokens: bool = True
     return_token_ids: Annotated[bool, Field(description="Return the prompt's token ids beside the answer's.")] = False
     ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Seconds to keep the result.")] = None
-    webhook: Annotated[str | None, Field(description="Name of the server's target that is notified of the end.")] = None
     durable: Annotated[bool, Field(description="Keep a stream like a job, on a server with results on disk.")] = False
 
     @classmethod

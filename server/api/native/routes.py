@@ -94,7 +94,6 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     params = body.sampling()
     check = await service.check_of(params)
     is_kept = body.durable or not body.stream
-    service.settings.webhooks.check(body.webhook, is_kept=is_kept)
     await service.results.check_quota(owner)
     job = service.new_job(
         params, owner=owner, idempotency_key=key, ttl_s=body.ttl_s, check=check, keeps_prompt=body.return_token_ids
@@ -102,9 +101,7 @@ async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: I
     service.results.add(job)
     try:
         stored = None if check is None else check.to_dict()
-        kept = SavedRequest(
-            kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
-        )
+        kept = SavedRequest(kind=KIND, body=body.as_sent, attachment=stored, defaults=body.defaults)
         await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept if is_kept else None)
     except BaseException:
         service.abort(job)

@@ -146,7 +146,6 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     previous_response_id: str | None = None
     background: bool = False
     store: bool = True
-    webhook: str | None = None
     include: list[Include] = Field([])
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions = TextOptions()

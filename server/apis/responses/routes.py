@@ -99,7 +99,6 @@ async def respond_batched(
 ) -> dict[str, Any]:
     """Answer like POST /v1/responses, in the background and without keeping the response. Raises like the route."""
     body = read_fields(service, fields, ResponsesRequest, defaults=defaults)
-    service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
     return await response_object(new.job, ModelText(service).shown)
@@ -139,7 +138,6 @@ async def _earlier(service: Service, body: ResponsesRequest, *, owner: str) -> l
 
 async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """Submit the request's job, which is kept from now on if `store` is true."""
-    service.settings.webhooks.check(body.webhook, is_kept=body.store)
     new = await _new(service, body, owner=owner, key=key)
     job = new.job
     if body.store:
@@ -147,9 +145,7 @@ async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: 
         service.results.add(job)
     try:
         stored = new.attachment.to_dict()
-        kept = SavedRequest(
-            kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook, defaults=body.defaults
-        )
+        kept = SavedRequest(kind=KIND, body=body.as_sent, attachment=stored, defaults=body.defaults)
         await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
     except BaseException:
         service.abort(job)

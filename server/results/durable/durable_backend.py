@@ -183,13 +183,13 @@ class DurableBackend(ResultBackend):
         with _translated():
             await journal.accept(row, held)
 
-    def sink(self, job: Job, *, webhook: str | None = None) -> Callable[[OutputDelta], None]:
+    def sink(self, job: Job) -> Callable[[OutputDelta], None]:
         """Return where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
         journal = self._opened()
         if self.failure is not None:
             raise _unavailable(self.failure)
         ttl_s = min(self.index.limits.ttl, job.ttl_s or self.index.limits.ttl)
-        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, early=[])
+        kept = StoredJob(journal.new_number(), job, len(job.outputs), ttl_s, early=[])
         self._hold(kept)
         return journal.sink(kept)
 
@@ -267,7 +267,6 @@ def _dumped(
         "user": user,
         "fingerprint": fingerprint,
         "attachment": request.attachment,
-        "webhook": request.webhook,
         "defaults": request.defaults,
         "prompt_token_ids": handle.prompt_token_ids,
         "seed": handle.seed,

@@ -41,7 +41,6 @@ class StoredJob:
     job: Job
     num_left: int  # outputs whose end is not on disk yet
     ttl_s: float
-    webhook: str | None = None  # target to notify of the end
     deltas: list[OutputDelta] = field(default_factory=list)
     early: "list[_Entry] | None" = None  # entries before its row; None once the row is on the way to disk
 
@@ -280,7 +279,7 @@ class Journal:
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
         result = dump_result(kept.deltas, _more(kept, is_complete=status == "completed"))
-        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook, kept.job.attempt)
+        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.job.attempt)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < self._sweep_interval_s:

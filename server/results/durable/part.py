@@ -1,7 +1,5 @@
-"""DurablePart: results in a file, and webhooks that tell of their ends."""
+"""DurablePart: results in a file."""
 
-import asyncio
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +21,6 @@ class DurablePart(Part):
     """Part with the backend of `--results FILE`."""
 
     backend: DurableBackend
-    _webhooks: asyncio.Task[None] | None = None
 
     def result_backend(self, index: JobIndex) -> ResultBackend:
         """Make the backend. Raises ConfigError if a package is missing."""
@@ -40,15 +37,6 @@ class DurablePart(Part):
         backend.file = Path(settings.results)
         return backend
 
-    async def open(self) -> None:
-        """Begin to send webhooks, if there are targets."""
-        targets = self.service.settings.webhooks
-        if targets.urls:
-            from .webhooks import Webhooks  # imports httpx, which the others do not need
-
-            webhooks = Webhooks(targets, self.backend.use, clock=time.time)
-            self._webhooks = asyncio.create_task(webhooks.run())
-
     async def resume(self, engine: "AsyncEngine") -> None:
         """Submit the jobs that an earlier process left. Raises StoreUnavailableError."""
         await self.resumption(engine).run()
@@ -57,8 +45,3 @@ class DurablePart(Part):
         """Make the way of unfinished jobs into the engine."""
         service = self.service
         return Resumption(self.backend, engine, service.kept_kinds, service.settings, receipts=service.receipts)
-
-    async def stop(self, *, has_crashed: bool = False) -> None:
-        """Send no more webhooks."""
-        if self._webhooks is not None:
-            self._webhooks.cancel()

@@ -88,28 +88,12 @@ class Ending:
     finished: float
     expires: float
     result: str
-    webhook: str | None = None  # target to notify
     num_attempts: int = 1  # processes that have run the job
 
     @property
     def result_sum(self) -> int:
         """Checksum of the end, as in its JobRow."""
         return checksum(self.num, self.num_attempts, self.status, self.finished, self.expires, self.result)
-
-
-class Webhook(NamedTuple):
-    """Message that a job has ended, for a target that the operator named."""
-
-    seq_id: str
-    target: str
-    status: str
-    finished: float
-    num_tries: int = 0
-
-    @property
-    def webhook_id(self) -> str:
-        """Id of the message, the same at every try."""
-        return f"msg_{self.seq_id}"
 
 
 class Segment(NamedTuple):

@@ -103,7 +103,6 @@ class Resumption:
             kind=request["kind"],
             body=request["body"],
             attachment=request["attachment"],
-            webhook=request.get("webhook"),
             defaults=request.get("defaults", {}),
         )
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)

@@ -76,6 +76,7 @@ ALTER TABLE files ADD COLUMN row_sum INTEGER;
 ALTER TABLE batches ADD COLUMN row_sum INTEGER;
 ALTER TABLE file_parts ADD COLUMN part_sum INTEGER;
 """,
+    "DROP TABLE webhooks;",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 APPLICATION_ID = int.from_bytes(b"spfu", "big")

@@ -18,7 +18,7 @@ from ....engine.errors import ConfigError
 from ...api.listing import Page
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .checksum import DamagedError, checksum, whole_parts
-from .records import Changes, JobRow, Webhook
+from .records import Changes, JobRow
 from .sql import Dialect, Session
 
 T = TypeVar("T")
@@ -124,9 +124,6 @@ class Store(ABC):
             ]
             end = "status = ?, finished = ?, expires = ?, result = ?, result_sum = ?, is_running = FALSE"
             db.execute_many(f"UPDATE splitfuse_jobs SET {end}{self._dialect.ending} WHERE num = ? AND {mine}", ends)
-            hooks = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
-            tell = f"SELECT seq_id, ?, ?, ?, 0, 0.0 FROM splitfuse_jobs WHERE num = ? AND {mine}"
-            db.execute_many(f"INSERT INTO splitfuse_webhooks {tell} ON CONFLICT DO NOTHING", hooks)
             begun = [(num,) for num in changes.begun]
             db.execute_many(f"UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ? AND {mine}", begun)
             renewed = [(request, checksum(num, request), num) for num, request in changes.renewed]
@@ -134,7 +131,6 @@ class Store(ABC):
             db.execute_many(f"{renew} AND {mine}", renewed)
             deleted = [(seq_id,) for seq_id in changes.deleted]
             db.execute_many(f"DELETE FROM splitfuse_jobs WHERE seq_id = ? AND (status IS NOT NULL OR {mine})", deleted)
-            db.execute_many("DELETE FROM splitfuse_webhooks WHERE seq_id = ?", deleted)
             for statement in self._dialect.probe if changes.probes else ():
                 db.execute(statement)
 
@@ -180,35 +176,8 @@ class Store(ABC):
         """Delete all jobs of an owner. Returns their ids."""
         self._has_deleted = True
         with self._changing() as db:
-            mine = "SELECT seq_id FROM splitfuse_jobs WHERE owner = ?"
-            db.execute(f"DELETE FROM splitfuse_webhooks WHERE seq_id IN ({mine})", owner)
             deleted = db.execute("DELETE FROM splitfuse_jobs WHERE owner = ? RETURNING seq_id", owner)
             return [seq_id for (seq_id,) in deleted]
-
-    def due_targets(self, now: float) -> list[str]:
-        """Return the targets of the messages that are due."""
-        return self._column("SELECT DISTINCT target FROM splitfuse_webhooks WHERE next_try <= ?", now)
-
-    def due_webhooks(self, now: float, *, limit: int, target: str | None = None) -> list[Webhook]:
-        """Return at most `limit` messages that are due, of one target or all."""
-        where = "next_try <= ? AND coalesce(?, target) = target ORDER BY next_try LIMIT ?"
-        query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks WHERE {where}"
-        return self._rows(Webhook, query, now, target, limit)
-
-    def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
-        """Count a try and set the time of the next.
-
-        Returns False if another server counted it, or the message is gone.
-        """
-        begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = ?"
-        with self._changing() as db:
-            values = (next_try, webhook.seq_id, webhook.num_tries)
-            return bool(db.execute(f"{begin} WHERE seq_id = ? AND num_tries = ?", *values).rowcount)
-
-    def forget_webhook(self, seq_id: str) -> None:
-        """Delete a message, so that it is not sent again."""
-        with self._changing() as db:
-            db.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = ?", seq_id)
 
     def num_bytes_of(self, owner: str) -> int:
         """Return the approximate size of the owner's jobs."""

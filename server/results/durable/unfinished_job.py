@@ -53,7 +53,7 @@ class BegunJob:
         self._request = request
         self._seed = request["seed"]
         self._arrival_time = arrival_time
-        self._kept = StoredJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"))
+        self._kept = StoredJob(row.num, job, len(job.outputs), request["ttl_s"])
         self._forced_from: list[int | None] = [None for _ in job.outputs]
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 

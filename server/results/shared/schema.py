@@ -31,7 +31,7 @@ CREATE TABLE splitfuse_segments (
   num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, holder BIGINT NOT NULL, part BIGINT NOT NULL,
   body BYTEA NOT NULL, UNIQUE (holder, part));
 """,
-    # Some databases of version 1 already have the first two tables or columns.
+    # Some databases of version 1 already have the first two tables or columns. Only earlier servers send webhooks.
     """
 ALTER TABLE splitfuse_meta ADD COLUMN IF NOT EXISTS key_mark BYTEA;
 CREATE TABLE IF NOT EXISTS splitfuse_webhooks (

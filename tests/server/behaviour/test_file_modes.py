@@ -71,13 +71,3 @@ def test_a_results_file_that_is_open_to_others_is_warned_of(tmp_path, caplog, mo
     assert [record.getMessage() for record in caplog.records] == [
         f"--results {path}: {others} can read or write it: chmod 600 {path}"
     ] * bool(others)
-
-
-def test_the_secret_of_webhooks_is_nobody_elses_to_change(tmp_path):
-    path = tmp_path / "secret"
-    path.write_text("whsec_" + base64.b64encode(bytes(32)).decode())
-    path.chmod(0o660)
-    with pytest.raises(ConfigError, match=r"--webhook-secret-file .*chmod go-w"):
-        Settings(
-            results=str(tmp_path / "db"), webhook_targets=("a=https://example.com",), webhook_secret_file=str(path)
-        )

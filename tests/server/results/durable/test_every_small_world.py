@@ -20,7 +20,6 @@ FOUND: dict[str, tuple[str, int]] = {
     "jobs_that_wait_for_their_turn_count_a_crash": ("suspects", 6),
     "jobs_run_before_the_disk_knows": ("one", 4),
     "ends_of_outputs_are_counted_again_after_a_crash": ("outputs", 11),
-    "job_that_goes_on_has_no_webhook": ("one", 9),
     "key_of_an_unfinished_job_is_free": ("keys", 8),
 }
 

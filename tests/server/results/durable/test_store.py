@@ -10,7 +10,7 @@ from postgres_server import PostgresServer
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.api.listing import Page
 from splitfuse.server.results.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
-from splitfuse.server.results.durable.records import Changes, Ending, JobRow, Webhook
+from splitfuse.server.results.durable.records import Changes, Ending, JobRow
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 from splitfuse.server.results.durable.store import Store, StoreError
 
@@ -167,29 +167,6 @@ def test_a_job_is_kept_as_another_model_has_it(reopened: Reopen) -> None:
     store.commit(Changes(accepted=[row(1), row(2)]))
     store.commit(Changes(renewed=[(1, '{"new":1}')], segment=(1, b"x")))
     assert [job.request for job in reopened().unfinished()] == ['{"new":1}', "{}"]
-
-
-def test_a_message_is_due_until_it_is_forgotten(reopened: Reopen) -> None:
-    store = reopened()
-    told = [dataclasses.replace(ending(num), webhook="ops") for num in (1, 2, 3)]
-    store.commit(Changes(accepted=[row(num) for num in range(1, 5)], endings=[*told, ending(4)]))
-    store = reopened()
-    due = store.due_webhooks(300.0, limit=9)
-    assert sorted(due) == [Webhook(f"job{num}", "ops", "completed", 200.0) for num in (1, 2, 3)]
-    assert len(store.due_webhooks(300.0, limit=2)) == 2
-    assert store.due_targets(300.0) == [due[0].target]
-    assert store.due_targets(0.0 - 1) == []
-    assert store.due_webhooks(300.0, limit=9, target=due[0].target) == due
-    assert store.due_webhooks(300.0, limit=9, target="another") == []
-    assert store.begin_webhook(due[0], next_try=310.0)
-    assert not store.begin_webhook(due[0], next_try=320.0), "another server was first"
-    assert due[0] not in store.due_webhooks(309.0, limit=9)
-    assert due[0]._replace(num_tries=1) in store.due_webhooks(310.0, limit=9)
-    store.forget_webhook(due[0].seq_id)
-    store.commit(Changes(deleted=[due[1].seq_id]))
-    assert store.due_webhooks(999.0, limit=9) == [due[2]]
-    store.delete_owner("me")
-    assert store.due_webhooks(999.0, limit=9) == []
 
 
 def test_a_process_numbers_on_from_what_is_there(sqlite_reopened: Reopen) -> None:
