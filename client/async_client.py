@@ -137,7 +137,7 @@ class AsyncClient(BaseClient):
         return int(answer.json()["deleted"])
 
     async def verify(self, receipt: Mapping[str, Any]) -> Verdict:
-        """Check a receipt: its hash, its signature, and every token of its answer."""
+        """Check a receipt: its hash, and every token of its answer."""
         answer = await self._ask(messages.verify(receipt), self.retry_policy.begin())
         return read_verdict(answer.json())
 

@@ -129,7 +129,7 @@ class Client(BaseClient):
         return int(answer.json()["deleted"])
 
     def verify(self, receipt: Mapping[str, Any]) -> Verdict:
-        """Check a receipt: its hash, its signature, and every token of its answer."""
+        """Check a receipt: its hash, and every token of its answer."""
         answer = self._ask(messages.verify(receipt), self.retry_policy.begin())
         return read_verdict(answer.json())
 

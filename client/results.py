@@ -104,7 +104,6 @@ class Verdict:
     token_id: int | None = None  # the receipt's token there
     drawn_token_id: int | None = None  # the model's token there
     reason: str | None = None
-    signed_by: str | None = None  # public key, if the signature is right
 
 
 def read_verdict(data: object) -> Verdict:

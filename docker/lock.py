@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docker/requirements.txt"
-EXTRAS = ("encryption", "postgres")
+EXTRAS = ("postgres",)
 HEADER = (
     "# Written by `make lock` from pyproject.toml and constraints.txt: what the image has beside torch and Triton.\n"
 )

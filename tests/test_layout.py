@@ -53,7 +53,7 @@ LARGER = {
     "engine/extras/inspection": (560, "words for each decision of the scheduler"),
     "engine/extras/lora": (625, "adapters come, go and are read again while requests run"),
     "engine/extras/pooling": (950, "encoders are models of their own"),
-    "engine/extras/receipts": (860, "a canonical form, signatures and a verifier"),
+    "engine/extras/receipts": (860, "a canonical form and a verifier"),
     "engine/extras/simulation": (790, "recordings, their replay and their pictures"),
     "engine/extras/spec_decode": (1120, "four drafters and their settings"),
     "server/api/chat": (919, "conversations, tools and checks of answers, for all dialects"),

@@ -30,7 +30,6 @@ from .plan import NEVER_RUN
 _EXTRAS = (
     ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
     ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
-    ("cryptography", "cryptography", "cryptography", "--receipt-key-file"),
     (
         "OTLP",
         "opentelemetry.exporter.otlp.proto.http",

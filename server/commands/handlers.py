@@ -75,7 +75,7 @@ def verify(args: argparse.Namespace) -> int:
         verdict = verify_at(args.url, receipt, api_key=args.client_key)
     else:
         verdict = verify(_settings_with_model(args), receipt)
-    return show(verdict, receipt, public_key=args.public_key, as_json=args.as_json)
+    return show(verdict, receipt, as_json=args.as_json)
 
 
 def _imported(target: str, *names: str, same: str = "", **renamed: str) -> Callable[[argparse.Namespace], int]:

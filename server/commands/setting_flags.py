@@ -26,8 +26,7 @@ SECTIONS: dict[str, str] = {
     "server": "",
     "results": "result_ttl results results_sync results_lease results_url id_tag max_results "
     "max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes max_total_file_bytes file_ttl max_batch_lines max_batch_requests",
-    "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins receipt_key_file "
-    "weights_dir",
+    "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins weights_dir",
     "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
     "compatibility": "tool_call_parser reasoning_parser",
 }

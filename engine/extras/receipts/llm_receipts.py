@@ -12,17 +12,14 @@ from ...serving.submitted_request import SubmittedRequest
 from .identity import Identity
 from .receipt import Receipt, ReceiptOutput
 from .replay import Replaying, Replays
-from .signing import ReceiptKey
 from .verification import Comparison, Mismatch, Verdict, known_of, params_of, verdict_of
 
 
 class LLMReceipts:
-    """Identity of an LLM's model and the key that signs."""
+    """Identity of an LLM's model."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        replaying = engine.part(Replaying)
         self._engine, self._lock = engine, threading.Lock()
-        self._key = None if replaying is None else replaying.key
         self._known: tuple[int, Identity] | None = None  # version of the weights, and the identity with them
 
     def identity(self) -> tuple[int, Identity]:
@@ -37,15 +34,14 @@ class LLMReceipts:
 
     def maker(self) -> "ReceiptMaker":
         """Return the maker of one call's receipts."""
-        return ReceiptMaker(*self.identity(), self._key, model=self._engine.config.model_name)
+        return ReceiptMaker(*self.identity(), model=self._engine.config.model_name)
 
 
 def verify(llm: LLM, receipt: Mapping[str, Any]) -> Verdict:
     """Check an answer's receipt in one pass over its tokens, and return its Verdict.
 
-    `valid` says if the hash, the signature and every token are right, `mismatch` names the first token that does not
-    follow; `to_dict()` is the body of POST /verify. Raises InvalidRequestError if the receipt is malformed or of
-    another model, ConfigError if it is signed and the package `cryptography` is missing.
+    `valid` says if the hash and every token are right, `mismatch` names the first token that does not follow;
+    `to_dict()` is the body of POST /verify. Raises InvalidRequestError if the receipt is malformed or of another model.
     """
     read = Receipt.read(receipt)
     llm.engine.state(LLMReceipts).identity()[1].check(read.identity)
@@ -85,8 +81,8 @@ class _Expected(NamedTuple):
 class ReceiptMaker:
     """Maker of the receipts of one call's answers."""
 
-    def __init__(self, version: int, identity: Identity, key: ReceiptKey | None, *, model: str) -> None:
-        self._version, self._identity, self._key, self._model = version, identity, key, model
+    def __init__(self, version: int, identity: Identity, *, model: str) -> None:
+        self._version, self._identity, self._model = version, identity, model
         self._submitted: dict[str, SubmittedRequest] = {}
         self._created = int(time.time())
 
@@ -101,7 +97,7 @@ class ReceiptMaker:
             request = self._submitted.get(answer.request_id)
             if request is None or {answer.first_weights_version, answer.weights_version} != {self._version}:
                 continue
-            receipt = Receipt.of(
+            answer.receipt = Receipt.of(
                 request.params,
                 model=self._model,
                 created=self._created,
@@ -114,6 +110,4 @@ class ReceiptMaker:
                     for output in answer.outputs
                 ],
                 parent=request.parent,
-            )
-            key = self._key
-            answer.receipt = (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()
+            ).to_dict()

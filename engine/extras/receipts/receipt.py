@@ -7,12 +7,12 @@
      "parent": {"seq_id": "…", "output": …, "at": …, "num_appended": …, "request": {…}, "seed": "…"},
      "request": {…}, "seed": "…", "prompt_token_ids": […],
      "outputs": [{"token_ids": […], "finish_reason": "…", "stop_reason": …}, …],
-     "sha256": "…", "signature": null or {"algorithm": "Ed25519", "public_key": "…", "value": "…"}}
+     "sha256": "…"}
 
-The hash covers the canonical form (canonical.py) of all fields but the last two; a signature covers the hash. The seed
-is text, because it can be beyond the integers of a double. Only an adapter's answer has `adapter`, and only a fork
-`parent`: the answer whose first `at` tokens it kept, with what decided them; `num_appended` tokens behind were given.
-`model` and `created` are labels: nothing can check them.
+The hash covers the canonical form (canonical.py) of all fields but the last. The seed is text, because it can be beyond
+the integers of a double. Only an adapter's answer has `adapter`, and only a fork `parent`: the answer whose first `at`
+tokens it kept, with what decided them; `num_appended` tokens behind were given. `model` and `created` are labels:
+nothing can check them. A receipt of an earlier version may have a `signature`, which is not read.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from .request_fields import read_params, request_fields
 VERSION = 1
 _MAX_PARENTS = 100
 _PARENT = ("seq_id", "output", "at", "num_appended", "request", "seed")
-_FIELDS = ("version", "model", "created", "request", "seed", "prompt_token_ids", "outputs", "sha256", "signature")
+_FIELDS = ("version", "model", "created", "request", "seed", "prompt_token_ids", "outputs", "sha256")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _SEED = re.compile(r"-?(0|[1-9][0-9]{0,19})")
 _REASONS = ("stop", "length", "timeout")
@@ -65,7 +65,6 @@ class Receipt:
     outputs: Sequence[ReceiptOutput]
     adapter: str | None = None  # hash of the adapter's files
     parent: Mapping[str, Any] | None = None
-    signature: Mapping[str, str] | None = None
     claimed_sha256: str | None = None  # hash that was read; None for a receipt that was made here
 
     @classmethod
@@ -97,8 +96,8 @@ class Receipt:
 
     @classmethod
     def read(cls, value: object) -> "Receipt":
-        """Read a receipt strictly; hash and signature are not compared yet. Raises InvalidRequestError."""
-        fields = _object(value, "receipt", (*_FIELDS, *Identity.FIELDS), optional=("adapter", "parent"))
+        """Read a receipt strictly; the hash is not compared yet. Raises InvalidRequestError."""
+        fields = _object(value, "receipt", (*_FIELDS, *Identity.FIELDS), optional=("adapter", "parent", "signature"))
         if fields["version"] != VERSION or type(fields["version"]) is not int:
             raise _wrong("version", f"is not {VERSION}, the version that this server reads")
         outputs = fields["outputs"]
@@ -114,7 +113,6 @@ class Receipt:
             outputs=[_output(item, f"outputs[{index}]") for index, item in enumerate(outputs)],
             adapter=_adapter(fields),
             parent=fields.get("parent"),
-            signature=_signature(fields["signature"]),
             claimed_sha256=_text(fields, "sha256"),
         )
         for level in receipt.levels:
@@ -187,13 +185,9 @@ class Receipt:
         except ValueError as exc:
             raise _wrong("request", str(exc)) from exc
 
-    def signed(self, signature: Mapping[str, str]) -> "Receipt":
-        """Return the receipt with a signature of its hash."""
-        return replace(self, signature=signature)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the receipt as JSON values."""
-        return self._content() | {"sha256": self.sha256, "signature": self.signature}
+        return self._content() | {"sha256": self.sha256}
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -275,13 +269,6 @@ def _output(value: object, name: str) -> ReceiptOutput:
         _natural(stop, f"{name}.stop_reason", most=MAX_TOKEN_ID)
     token_ids = _token_ids(fields["token_ids"], f"{name}.token_ids")
     return ReceiptOutput(token_ids, fields["finish_reason"], stop)
-
-
-def _signature(value: object) -> Mapping[str, str] | None:
-    if value is None:
-        return None
-    fields = _object(value, "receipt.signature", ("algorithm", "public_key", "value"))
-    return {name: _text(fields, name) for name in fields}
 
 
 def _is_equal(normal: object, given: object) -> bool:

@@ -6,36 +6,22 @@ an expected output is verified by the steps of the scheduler, in chunks beside o
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.batch import Batch, RowOutput
 from ...core.ports import Drafted, Speculator
 from ...core.request import Request
 from ...serving.engine_part import Assembly, EnginePart, ServedModel
-from . import ReceiptSettings
-
-if TYPE_CHECKING:
-    from .signing import ReceiptKey
 
 # Logits of one request and step: 64 MiB of float32, as for prompt logprobs.
 _NUM_LOGITS = 2**24
 
 
-def _read_key(path: Path) -> "ReceiptKey":
-    from .signing import ReceiptKey  # here: most servers sign nothing
-
-    return ReceiptKey.read(path)
-
-
 class Replaying(EnginePart):
-    """Part of an engine: the outputs that its verifications expect, and the key that signs receipts."""
+    """Part of an engine: the outputs that its verifications expect."""
 
     def __init__(self, model: ServedModel) -> None:
-        """Raise ConfigError if the key cannot be read."""
         super().__init__(model)
-        key_file = model.config.section(ReceiptSettings).receipt_key_file
-        self.key = None if key_file is None else _read_key(Path(key_file))
         self.replays = Replays(vocab_size=model.runner.loaded.model_config.vocab_size)
 
     def speculator(self, speculator: Speculator, assembly: Assembly) -> Speculator:

@@ -14,7 +14,6 @@ from ...serving.submitted_request import Resumed
 from .identity import Identity
 from .receipt import Receipt
 from .replay import Replaying
-from .signing import is_signed
 
 if TYPE_CHECKING:
     from ...serving.async_engine import AsyncEngine
@@ -36,11 +35,10 @@ class Mismatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Result of a verification. `reason`: empty if the receipt is valid. `signed_by`: key of a right signature."""
+    """Result of a verification. `reason`: empty if the receipt is valid."""
 
     mismatch: Mismatch | None = None
     reason: str = ""
-    signed_by: str | None = None
 
     @property
     def valid(self) -> bool:
@@ -57,7 +55,6 @@ class Verdict:
             "token_id": None if found is None else found.token_id,
             "drawn_token_id": None if found is None else found.drawn,
             "reason": self.reason or None,
-            "signed_by": self.signed_by,
         }
 
 
@@ -71,17 +68,13 @@ async def verify(engine: "AsyncEngine", receipt: Receipt, identity: Identity, *,
 
 
 def verdict_of(receipt: Receipt, mismatch: Mismatch | None) -> Verdict:
-    """Return the verdict about hash, signature and tokens."""
-    reasons, signature = [], receipt.signature
+    """Return the verdict about hash and tokens."""
+    reasons = []
     if receipt.sha256 != receipt.claimed_sha256:
         reasons.append("sha256 is not the hash of the receipt's content")
-    is_right = signature is not None and is_signed(receipt.sha256, signature)
-    if signature is not None and not is_right:
-        reasons.append("the signature is not one of this content by its public_key")
     if mismatch is not None:
         reasons.append(mismatch.reason)
-    signed_by = signature["public_key"] if signature is not None and is_right else None
-    return Verdict(mismatch=mismatch, reason="; ".join(reasons), signed_by=signed_by)
+    return Verdict(mismatch=mismatch, reason="; ".join(reasons))
 
 
 async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str = "") -> Mismatch | None:

@@ -83,7 +83,6 @@ def _add_verify(commands: Any, topic: str) -> Parser:
     parser.usage = "splitfuse verify RECEIPT [flags]"
     parser.add_argument("file", metavar="RECEIPT", help="JSON file with a receipt or with its answer; -: stdin")
     parser.add_argument("--model", metavar="MODEL", help=_MODEL_HELP)
-    parser.add_argument("--public-key", metavar="HEX", help="require a signature by this key")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print the verdict as JSON")
     add_flags(parser, ENGINE_FIELDS, topic=topic, common=("model", "memory"))
     parser.set_defaults(run=handlers.verify)

@@ -9,5 +9,5 @@ EXTENSION = Extension(
     router="routes:router",
     receipts="part:Receipts",
     part="part:Receipts",
-    starts=lambda settings: settings.receipt_key_file is not None,
+    starts=lambda settings: False,
 )

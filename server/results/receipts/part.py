@@ -1,15 +1,12 @@
-"""Receipts: makes the receipts of one server's answers, with the fingerprints of its model and its key."""
+"""Receipts: makes the receipts of one server's answers, with the fingerprints of its model."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import UnavailableError
-from ....engine.extras.receipts import ReceiptSettings
 from ....engine.extras.receipts.identity import Identity
 from ....engine.extras.receipts.receipt import Receipt, ReceiptOutput
-from ....engine.extras.receipts.signing import ReceiptKey
 from ...extension import Part
 from ...jobs.job import Job
 
@@ -23,10 +20,7 @@ class Receipts(Part):
     """Part that knows the identity of the served model, from the first receipt on."""
 
     def __init__(self, service: Any) -> None:
-        """Raise ConfigError if the key cannot be read."""
         super().__init__(service)
-        path = service.settings.section(ReceiptSettings).receipt_key_file
-        self.key = None if path is None else ReceiptKey.read(Path(path))
         self._lock = asyncio.Lock()
         self._identities: dict[int, Identity] = {}  # by the version of the weights: the last two that were asked for
 
@@ -75,8 +69,7 @@ class _Maker:
         identity = self._identities.get(version) or self._part.identity_of(version)
         if others or identity is None or job.was_changed:
             return None
-        key = self._part.key
-        receipt = Receipt.of(
+        return Receipt.of(
             self._params,
             model=job.model,
             created=job.created_at,
@@ -89,5 +82,4 @@ class _Maker:
                 for output in outputs
             ],
             parent=self._parent,
-        )
-        return (receipt if key is None else receipt.signed(key.sign(receipt.sha256))).to_dict()
+        ).to_dict()

@@ -36,7 +36,7 @@ class VerifyRequest(RequestModel):
 async def verify_receipt(
     request: Request, body: Annotated[VerifyRequest, Depends(VerifyRequest.from_request)]
 ) -> Response:
-    """Check a receipt: its hash, its signature, and every token of its answer."""
+    """Check a receipt: its hash, and every token of its answer."""
     service = service_of(request)
     receipt = await asyncio.to_thread(Receipt.read, body.receipt)
     identity = await service.part(Receipts).prepare()

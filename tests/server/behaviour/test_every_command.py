@@ -148,7 +148,7 @@ def test_verify_with_every_flag_of_the_engine(tmp_path: Path) -> None:
     parser = parser_of("verify")
     dests = {action.dest for action in parser._actions} - {"model"}
     flags = [*setting_flags(tmp_path, [name for name in _SETTINGS if name in dests]), "--model", "demo", "--json"]
-    check_complete(parser, flags, ["--config", "--url", "--api-key", "--public-key"])
+    check_complete(parser, flags, ["--config", "--url", "--api-key"])
     (tmp_path / "receipt.json").write_text("{}")
     ok("verify", str(tmp_path / "receipt.json"), *flags, code=2)  # its form is refused before a model is loaded
 

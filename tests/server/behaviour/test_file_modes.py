@@ -1,6 +1,5 @@
 """What a second user of the machine sees of a server's files: nothing, whatever the umask is."""
 
-import base64
 import logging
 import os
 import stat
@@ -11,7 +10,6 @@ from serving import ServerProcess
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
-from splitfuse.server.settings import Settings
 
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 2}}\n'
 

@@ -12,7 +12,7 @@ from tiny_models import save_model
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.errors import ConfigError, InvalidRequestError
+from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.extras.receipts.identity import Identity
 from splitfuse.engine.extras.receipts.receipt import Receipt
 from splitfuse.engine.extras.receipts.verification import Verdict, verify
@@ -118,20 +118,3 @@ def test_a_receipt_names_the_weights_that_sampled(tmp_path: Path) -> None:
         assert llm.verify(sent(new)).valid
         with pytest.raises(InvalidRequestError, match="of another model: weights"):
             llm.verify(sent(old))
-
-
-def test_signatures(tmp_path: Path) -> None:
-    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key, path = Ed25519PrivateKey.generate(), tmp_path / "key.pem"
-    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path.touch(mode=0o600)
-    path.write_bytes(key.private_bytes(*pem))
-    with LLM("demo", device="cpu", dtype="float32", max_model_len=256, receipt_key_file=path) as llm:
-        receipt = sent(llm.generate("The dog", GREEDY, receipt=True)[0].receipt)
-        assert llm.verify(receipt).signed_by == key.public_key().public_bytes_raw().hex()
-        receipt["signature"]["value"] = "0" * 128
-        assert not llm.verify(receipt).valid
-    with pytest.raises(ConfigError, match=r"none\.pem"):
-        LLM("demo", device="cpu", receipt_key_file=tmp_path / "none.pem")

@@ -100,13 +100,11 @@ def test_the_command_verifies_at_a_server_and_alone(live_server, tmp_path: Path,
     path, right = tmp_path / "receipt.json", [str(tmp_path / "receipt.json"), "--url", live_server.url]
     path.write_text(json.dumps(answer))  # a whole answer will do
     assert main(["verify", *right]) == 0
-    assert capsys.readouterr().out == "valid: all 5 tokens follow, not signed\n"
-    assert main(["verify", *right, "--public-key", "ab" * 32]) == 1
+    assert capsys.readouterr().out == "valid: all 5 tokens follow\n"
     answer["receipt"]["outputs"][0]["token_ids"][1] ^= 1
     path.write_text(json.dumps(answer["receipt"]))
     assert main(["verify", str(path), "--model", "demo", "--dtype", "float32", "--num-kv-blocks", "16"]) == 1
     out = capsys.readouterr().out
-    assert "not valid: it is signed by nobody" in out
     assert "not valid: sha256 is not the hash of the receipt's content; output 0, token 1: " in out
 
 
