@@ -18,7 +18,7 @@ STEPS ?= 2000
 MINUTES ?=
 TRACES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches unasync docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs worlds-all faults kills mutations conformance page clients \
+.PHONY: serve test exact thorough fast core lint types check torches docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs worlds-all faults kills mutations conformance page clients \
 	tensor-parallel gpu gpu-dry \
 	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers gaps clean
 
@@ -65,9 +65,6 @@ torches:  ## every command with the oldest and the newest torch, a venv for each
 		$$venv/bin/python -m pytest -q tests/server/behaviour/test_every_command.py tests/server/process/test_deferred_import.py \
 			tests/server/test_cli.py -k "not mistakes" || exit 1; \
 	done
-
-unasync: $(VENV)/.test  ## client/client.py, generated from client/async_client.py
-	$(BIN)/python tests/tools/unasync_client.py
 
 thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for
 	SPLITFUSE_TEST_ALL=1 SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \

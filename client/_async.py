@@ -1,52 +1,56 @@
-"""Differences of the asyncio client: the names of _sync.py, for tasks of an event loop."""
+"""AsyncConnections: connections of an AsyncClient, whose waits suspend a task. _sync.py has the same names."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, cast
 
 import httpx
 
 from .messages import Answer
 
-StreamId = str | None  # None until the stream's request is submitted
-S = TypeVar("S")
 
-sleep = asyncio.sleep
-time_limit = asyncio.timeout
+class AsyncConnections:
+    """Connections to one server, for tasks of an event loop."""
 
+    sleep = staticmethod(asyncio.sleep)
+    time_limit = staticmethod(asyncio.timeout)
 
-class DroppedStreams:
-    """Streams that were dropped without `close`, and the tasks that close them."""
+    def __init__(self, transport: httpx.AsyncBaseTransport | None, options: Mapping[str, Any]) -> None:
+        self.http = httpx.AsyncClient(transport=transport, **options)
+        self._closing: set[asyncio.Task[None]] = set()
 
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+    async def send(self, request: httpx.Request, seconds: float | None) -> Answer:
+        """Send a request and read the whole answer, within `seconds`."""
+        async with asyncio.timeout(seconds):
+            response = await self.http.send(request)
+        return Answer(response.status_code, response.headers, response.content)
 
-    def close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start to close a stream. Raises RuntimeError if no event loop runs: then nothing can be sent."""
+    async def open(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and read the body only of a refusal."""
+        response = await self.http.send(request, stream=True)
+        if response.status_code != 200:
+            await response.aread()
+        return response
+
+    def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """Return the iterator of a body."""
+        return response.aiter_bytes()
+
+    async def close_body(self, response: httpx.Response, chunks: AsyncIterator[bytes] | None = None) -> None:
+        """Close a response and the iterator of its body."""
+        if chunks is not None:
+            with contextlib.suppress(RuntimeError):  # another task reads: its iterator ends with the response
+                await cast(AsyncGenerator[bytes, None], chunks).aclose()
+        await response.aclose()
+
+    def close_dropped(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start to close a dropped stream. Raises RuntimeError without a running loop: then nothing is sent."""
         task = asyncio.get_running_loop().create_task(close())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
-    async def wait(self) -> None:
-        """Wait until every dropped stream is closed."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def begin(stream: S, start: object) -> S:
-    """Return a new stream unstarted: the first event, or `await stream`, submits its request."""
-    return stream
-
-
-async def send(http: httpx.AsyncClient, request: httpx.Request, seconds: float | None) -> Answer:
-    """Send a request and read the whole answer, within `seconds`."""
-    async with asyncio.timeout(seconds):
-        response = await http.send(request)
-    return Answer(response.status_code, response.headers, response.content)
-
-
-async def close_body(response: httpx.Response, chunks: AsyncIterator[bytes]) -> None:
-    """Close a response and the iterator of its body."""
-    with contextlib.suppress(RuntimeError):  # another task reads: its iterator ends with the response
-        await cast(AsyncGenerator[bytes, None], chunks).aclose()
-    await response.aclose()
+    async def close(self) -> None:
+        """Wait until every dropped stream is closed, and close the connections."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self.http.aclose()

@@ -1,17 +1,16 @@
-# client.py is generated from this file: make unasync
 """Client over HTTP: submits, polls, streams and cancels requests, and retries where a retry can help."""
 
 import contextlib
 import math
 import weakref
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import httpx
 
 from . import base, messages
 from . import chat as chats
-from ._async import DroppedStreams, StreamId, begin, close_body, send, sleep, time_limit
+from ._async import AsyncConnections
 from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .chat import ChatAnswer, ChatDelta, ChatReader, Messages, Schema
 from .errors import APIConnectionError, APIError
@@ -25,12 +24,11 @@ from .sampling import Sampling
 class AsyncClient(BaseClient):
     """Client of a server over HTTP. `timeout` in seconds bounds a call with its stream and retries (None: no bound).
 
-    `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Threads can share a Client, tasks of
-    one event loop an AsyncClient. A blocking read cannot be interrupted: a silent stream of a Client can outlast
-    `timeout` by one read timeout.
+    `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Tasks of one event loop can share an
+    AsyncClient. client.py has the same calls for threads: so whatever waits here waits by `_io` alone.
     """
 
-    _sleep = staticmethod(sleep)
+    _connections: ClassVar[Any] = AsyncConnections
 
     def __init__(
         self,
@@ -42,9 +40,8 @@ class AsyncClient(BaseClient):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(base_url, api_key, timeout, max_retries)
-        self._http = httpx.AsyncClient(transport=transport, **self.http_options())
+        self._io: AsyncConnections = self._connections(transport, self.http_options())
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
-        self._dropped_streams = DroppedStreams()
 
     async def generate(
         self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
@@ -70,9 +67,11 @@ class AsyncClient(BaseClient):
     def stream(
         self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
     ) -> "AsyncStream":
-        """Submit a request and iterate over its events; leaving the iteration early cancels the request."""
-        stream = AsyncStream(self, request=messages.submit(prompt, sampling, idempotency_key))
-        return begin(stream, stream._start)
+        """Submit a request and iterate over its events; leaving the iteration early cancels the request.
+
+        The first event, or `await stream`, submits.
+        """
+        return AsyncStream(self, request=messages.submit(prompt, sampling, idempotency_key))
 
     async def chat(
         self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
@@ -93,13 +92,13 @@ class AsyncClient(BaseClient):
         deadline = self.retry_policy.begin()
         request = chats.request(messages, tools=tools, schema=schema, fields=fields, stream=True)
         response = await self._open_stream(request, deadline)
-        reader, chunks = ChatReader(schema), response.aiter_bytes()
+        reader, chunks = ChatReader(schema), self._io.chunks(response)
         try:
             while not reader.has_ended:
                 for delta in reader.feed(await self._read_chunk(chunks, deadline, name="the answer")):
                     yield delta
         finally:
-            await close_body(response, chunks)
+            await self._io.close_body(response, chunks)
 
     def job(self, seq_id: str) -> "AsyncJob":
         """Return the job of a request that was submitted before, perhaps by another process."""
@@ -178,7 +177,7 @@ class AsyncClient(BaseClient):
         path, backoff = f"/v1/batches/{batch['id']}", base.FIRST_POLL_BACKOFF_S
         try:
             while batch["status"] not in base.BATCH_ENDS:
-                await self._sleep(backoff)
+                await self._io.sleep(backoff)
                 backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
                 batch = (await self._ask(Request("GET", path), deadline)).json()
         except BaseException:
@@ -228,8 +227,7 @@ class AsyncClient(BaseClient):
         """End open streams and close the connections."""
         for stream in list(self._streams):
             await stream.close()
-        await self._dropped_streams.wait()
-        await self._http.aclose()
+        await self._io.close()
 
     aclose = close
 
@@ -256,7 +254,7 @@ class AsyncClient(BaseClient):
             if result.is_finished or now >= until:
                 return result
             if now - sent_at < wait / 2:  # a server that ignores `wait`
-                await self._sleep(min(backoff, until - now))
+                await self._io.sleep(min(backoff, until - now))
                 backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
     async def stop_thinking(self, seq_id: str) -> int:
@@ -294,22 +292,19 @@ class AsyncClient(BaseClient):
                 if isinstance(error, APIConnectionError) and not request.is_repeatable:
                     raise
                 num_failures += 1
-                await self._sleep(deadline.backoff(error, num_failures=num_failures))
+                await self._io.sleep(deadline.backoff(error, num_failures=num_failures))
 
     async def _send(self, request: Request, seconds: float | None) -> Answer:
         try:
-            return await send(self._http, base.build(self._http, request, seconds), seconds)
+            return await self._io.send(base.build(self._io.http, request, seconds), seconds)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
 
     async def _open(self, request: Request, seconds: float | None) -> httpx.Response:
         """Send once, and read the body only of a refusal."""
         try:
-            async with time_limit(seconds):
-                response = await self._http.send(base.build(self._http, request, seconds), stream=True)
-                if response.status_code != 200:
-                    await response.aread()
-                return response
+            async with self._io.time_limit(seconds):
+                return await self._io.open(base.build(self._io.http, request, seconds))
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
 
@@ -324,13 +319,13 @@ class AsyncClient(BaseClient):
             except APIError as error:
                 if isinstance(error, APIConnectionError):
                     raise
-                await response.aclose()
+                await self._io.close_body(response)
                 num_failures += 1
-                await self._sleep(deadline.backoff(error, num_failures=num_failures))
+                await self._io.sleep(deadline.backoff(error, num_failures=num_failures))
 
     async def _read_chunk(self, chunks: AsyncIterator[bytes], deadline: Deadline, *, name: str) -> bytes:
         try:
-            async with time_limit(deadline.seconds_left(at_most=base.READ_TIMEOUT_S)):
+            async with self._io.time_limit(deadline.seconds_left(at_most=base.READ_TIMEOUT_S)):
                 chunk = await anext(chunks, None)
         except TRANSPORT_ERRORS as exc:
             raise base.translate(exc, self.base_url) from exc
@@ -369,8 +364,6 @@ class AsyncJob:
 
 class AsyncStream(BaseStream):
     """Iterator of StreamEvents that reconnects where the connection broke. The last event has the result."""
-
-    seq_id: StreamId
 
     def __init__(
         self,
@@ -427,7 +420,7 @@ class AsyncStream(BaseStream):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             if not self._has_ended:
-                self._client._dropped_streams.close(self.close)
+                self._client._io.close_dropped(self.close)
 
     async def _start(self) -> Self:
         """Submit the request, unless it is submitted."""
@@ -448,7 +441,7 @@ class AsyncStream(BaseStream):
                 self._events = self._reader.feed(await self._next_chunk())
             except APIError as error:
                 if not self._has_ended:
-                    await self._client._sleep(self._backoff(error))
+                    await self._client._io.sleep(self._backoff(error))
                     await self._disconnect()
         await self._disconnect()  # a connection that was opened during `close`
         return None
@@ -461,7 +454,7 @@ class AsyncStream(BaseStream):
         assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
         response = await self._client._open(request, self._deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
-        body = self._body = response, response.aiter_bytes()
+        body = self._body = response, self._client._io.chunks(response)
         base.raise_unless_stream(response)
         self._reader.reattach()
         return body
@@ -469,7 +462,7 @@ class AsyncStream(BaseStream):
     async def _disconnect(self) -> None:
         body, self._body = self._body, None
         if body is not None:
-            await close_body(*body)
+            await self._client._io.close_body(*body)
 
     async def _end(self, *, is_unfinished: bool) -> None:
         if self._has_ended:

@@ -1,36 +1,63 @@
-# Generated from async_client.py by `make unasync`: edit that file.
-"""Client over HTTP: submits, polls, streams and cancels requests, and retries where a retry can help."""
+"""Client: the calls of AsyncClient for threads. Each runs AsyncClient's coroutine to its end, without an event loop."""
 
-import contextlib
-import math
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 import httpx
 
-from . import base, messages
-from . import chat as chats
-from ._sync import DroppedStreams, StreamId, begin, close_body, send, sleep, time_limit
-from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
-from .chat import ChatAnswer, ChatDelta, ChatReader, Messages, Schema
-from .errors import APIConnectionError, APIError
+from ._sync import BlockingConnections, finish
+from .async_client import AsyncClient, AsyncJob, AsyncStream
 from .events import StreamEvent
-from .messages import Answer, Prompt, Request
-from .results import Ranked, Result, Verdict, read_page, read_result, read_verdict
-from .retry import Deadline
+from .messages import Prompt
+from .results import Result
+from .retry import RetryPolicy
 from .sampling import Sampling
 
+C = TypeVar("C")
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Client(BaseClient):
-    """Client of a server over HTTP. `timeout` in seconds bounds a call with its stream and retries (None: no bound).
 
-    `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Threads can share a Client, tasks of
-    one event loop an AsyncClient. A blocking read cannot be interrupted: a silent stream of a Client can outlast
-    `timeout` by one read timeout.
+def _blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the blocking form of a method: of an object's `_core`, run to its end."""
+
+    @wraps(method)
+    def call(self: Any, *args: P.args, **options: P.kwargs) -> T:
+        return finish(method(self._core, *args, **options))
+
+    return call
+
+
+def _iterating(method: Callable[Concatenate[C, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """Return the blocking form of a method that iterates."""
+
+    @wraps(method)
+    def call(self: Any, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+        items = cast(AsyncGenerator[T, None], method(self._core, *args, **options))
+        try:
+            while True:
+                yield finish(items.__anext__())
+        except StopAsyncIteration:
+            return
+        finally:
+            finish(items.aclose())
+
+    return call
+
+
+class _Core(AsyncClient):
+    """AsyncClient whose waits block."""
+
+    _connections = BlockingConnections
+
+
+class Client:
+    """Client of a server over HTTP, for threads. `timeout` in seconds bounds a call with its stream and retries.
+
+    Like AsyncClient, but a call returns when it is done. Threads can share a Client. A blocking read cannot be
+    interrupted: a silent stream can outlast `timeout` by one read timeout.
     """
-
-    _sleep = staticmethod(sleep)
 
     def __init__(
         self,
@@ -41,421 +68,122 @@ class Client(BaseClient):
         max_retries: int = 5,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        super().__init__(base_url, api_key, timeout, max_retries)
-        self._http = httpx.Client(transport=transport, **self.http_options())
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        self._dropped_streams = DroppedStreams()
+        self._core = _Core(base_url, api_key, timeout, max_retries=max_retries, transport=cast(Any, transport))
 
-    def generate(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> Result:
-        """Submit a request, wait for its result, return it; leaving early (timeout, Ctrl-C) cancels the request."""
-        deadline = self.retry_policy.begin()
-        seq_id = self._submit(messages.submit(prompt, sampling, idempotency_key), deadline)
-        try:
-            result = self._poll(seq_id, math.inf, deadline)
-        except BaseException as error:
-            if base.is_unfinished_after(error):
-                self._cancel(seq_id)
-            raise
-        return base.raise_if_failed(result)
+    generate = _blocking(AsyncClient.generate)
+    chat = _blocking(AsyncClient.chat)
+    chat_stream = _iterating(AsyncClient.chat_stream)
+    tokens = _blocking(AsyncClient.tokens)
+    results = _iterating(AsyncClient.results)
+    delete_results = _blocking(AsyncClient.delete_results)
+    verify = _blocking(AsyncClient.verify)
+    models = _blocking(AsyncClient.models)
+    embed = _blocking(AsyncClient.embed)
+    rerank = _blocking(AsyncClient.rerank)
+    tokenize = _blocking(AsyncClient.tokenize)
+    batch = _blocking(AsyncClient.batch)
+    update_weights = _blocking(AsyncClient.update_weights)
+    pause = _blocking(AsyncClient.pause)
+    resume = _blocking(AsyncClient.resume)
+    sleep = _blocking(AsyncClient.sleep)
+    wake_up = _blocking(AsyncClient.wake_up)
+    is_ready = _blocking(AsyncClient.is_ready)
+    is_healthy = _blocking(AsyncClient.is_healthy)
+    stop_thinking = _blocking(AsyncClient.stop_thinking)
+    close = _blocking(AsyncClient.close)
 
     def submit(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> "Job":
         """Submit a request and return at once."""
-        request = messages.submit(prompt, sampling, idempotency_key)
-        return self.job(self._submit(request, self.retry_policy.begin()))
+        return Job(finish(self._core.submit(prompt, idempotency_key=idempotency_key, **sampling)))
 
     def stream(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> "Stream":
         """Submit a request and iterate over its events; leaving the iteration early cancels the request."""
-        stream = Stream(self, request=messages.submit(prompt, sampling, idempotency_key))
-        return begin(stream, stream._start)
-
-    def chat(
-        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
-    ) -> ChatAnswer:
-        """Answer a conversation: a list of messages, or the text of one user message.
-
-        `tools`: OpenAI's form, pydantic models or JSON schemas. `schema`: form of the answer, a pydantic model or a
-        JSON schema. `fields`: further fields of /v1/chat/completions.
-        """
-        request = chats.request(messages, tools=tools, schema=schema, fields=fields)
-        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
-        return chats.read_answer(answer.json(), schema=schema)
-
-    def chat_stream(
-        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
-    ) -> Iterator[ChatDelta]:
-        """Like `chat`, but iterate over the parts; the last one has the whole answer. Leaving early cancels."""
-        deadline = self.retry_policy.begin()
-        request = chats.request(messages, tools=tools, schema=schema, fields=fields, stream=True)
-        response = self._open_stream(request, deadline)
-        reader, chunks = ChatReader(schema), response.iter_bytes()
-        try:
-            while not reader.has_ended:
-                yield from reader.feed(self._read_chunk(chunks, deadline, name="the answer"))
-        finally:
-            close_body(response, chunks)
+        stream = self._core.stream(prompt, idempotency_key=idempotency_key, **sampling)
+        return Stream(finish(stream.start()))
 
     def job(self, seq_id: str) -> "Job":
         """Return the job of a request that was submitted before, perhaps by another process."""
-        return Job(self, seq_id)
+        return Job(self._core.job(seq_id))
 
     def fork(self, seq_id: str, *, at: int | None = None, **changes: Any) -> "Job":
         """Continue a kept answer from its token `at` (None: from its end), and return the fork's job.
 
         `changes`: fields of POST /fork: output, append_text, append_token_ids, and sampling fields that change.
         """
-        fields = {"seq_id": seq_id, **({} if at is None else {"at": at}), **changes}
-        answer = self._ask(messages.post("/fork", fields), self.retry_policy.begin())
-        return self.job(answer.seq_id())
+        return Job(finish(self._core.fork(seq_id, at=at, **changes)))
 
-    def tokens(self, seq_id: str, *, top: int = 20, output: int = 0) -> list[dict[str, Any]]:
-        """Return each token of a kept answer with its logprob, its rank and the likeliest tokens at its place."""
-        request = messages.tokens(seq_id, top=top, output=output)
-        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
-        return list(answer.json()["tokens"])
+    @property
+    def base_url(self) -> str:
+        """Address of the server."""
+        return self._core.base_url
 
-    def results(self, *, status: str | None = None) -> Iterator[Result]:
-        """Iterate over this key's results on the server, newest first, without their outputs."""
-        after: str | None = None
-        while True:
-            answer = self._ask(messages.results(status=status, after=after), self.retry_policy.begin())
-            page, after = read_page(answer.json())
-            yield from page
-            if after is None:
-                return
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """Limits of every call; may be replaced by one with other backoffs."""
+        return self._core.retry_policy
 
-    def delete_results(self) -> int:
-        """Cancel and delete all of this key's requests. Returns how many there were."""
-        answer = self._ask(messages.delete_results(), self.retry_policy.begin())
-        return int(answer.json()["deleted"])
+    @retry_policy.setter
+    def retry_policy(self, policy: RetryPolicy) -> None:
+        self._core.retry_policy = policy
 
-    def verify(self, receipt: Mapping[str, Any]) -> Verdict:
-        """Check a receipt: its hash, and every token of its answer."""
-        answer = self._ask(messages.verify(receipt), self.retry_policy.begin())
-        return read_verdict(answer.json())
-
-    def models(self) -> list[str]:
-        """Return the names under which the server serves its model."""
-        answer = self._ask(Request("GET", "/v1/models"), self.retry_policy.begin())
-        return [str(model["id"]) for model in answer.json()["data"]]
-
-    def embed(self, texts: str | Sequence[str], dimensions: int | None = None) -> list[list[float]]:
-        """Return the vector of each text, from an embedding model. `dimensions`: the first ones of every vector."""
-        fields: dict[str, Any] = {} if dimensions is None else {"dimensions": dimensions}
-        request = messages.post("/v1/embeddings", {"input": [texts] if isinstance(texts, str) else [*texts], **fields})
-        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
-        return [item["embedding"] for item in answer.json()["data"]]
-
-    def rerank(self, query: str, documents: Sequence[str]) -> list[Ranked]:
-        """Return the documents' places and scores, the best first, from a model that scores pairs."""
-        request = messages.post("/v1/rerank", {"query": query, "documents": [*documents]})
-        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
-        return [Ranked(item["index"], item["relevance_score"]) for item in answer.json()["results"]]
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens."""
-        answer = self._ask(messages.post("/tokenize", {"prompt": text}), self.retry_policy.begin())
-        return [int(token_id) for token_id in answer.json()["tokens"]]
-
-    def batch(
-        self, bodies: Sequence[Mapping[str, Any]], *, endpoint: str = "/v1/chat/completions"
-    ) -> list[dict[str, Any]]:
-        """Answer many bodies of an endpoint, as a batch behind all other requests. Returns the answers in order.
-
-        A refused body's answer has `error`. Leaving early, as at the client's `timeout`, cancels the batch.
-        """
-        deadline = self.retry_policy.begin()
-        file = self._ask(messages.batch_file(endpoint, bodies), deadline, at_most=None)
-        fields = {"input_file_id": file.json()["id"], "endpoint": endpoint, "completion_window": "24h"}
-        batch = (self._ask(messages.post("/v1/batches", fields), deadline)).json()
-        path, backoff = f"/v1/batches/{batch['id']}", base.FIRST_POLL_BACKOFF_S
-        try:
-            while batch["status"] not in base.BATCH_ENDS:
-                self._sleep(backoff)
-                backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
-                batch = (self._ask(Request("GET", path), deadline)).json()
-        except BaseException:
-            with contextlib.suppress(APIError):
-                self._send(Request("POST", f"{path}/cancel"), base.CANCEL_TIMEOUT_S)
-            raise
-        answers: dict[int, Any] = {}
-        for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
-            content = self._ask(Request("GET", f"/v1/files/{file_id}/content"), deadline, at_most=None)
-            answers |= messages.batch_answers(content.content)
-        return base.all_answers(answers, batch, num=len(bodies))
-
-    def update_weights(self, path: str, *, mode: str = "keep") -> int:
-        """Change the server to the weights of a folder on its machine, and return their version; for admins.
-
-        `mode`: running requests go on (keep), finish first (wait), or end (abort).
-        """
-        request = messages.post("/weights", {"path": path, "mode": mode})
-        answer = self._ask(request, self.retry_policy.begin(), at_most=None)
-        return int(answer.json()["weights_version"])
-
-    def pause(self, *, mode: str = "keep") -> None:
-        """Let the server take no step until `resume`; requests wait. For admins, like the following calls."""
-        self._ask(messages.post(f"/pause?mode={mode}"), self.retry_policy.begin(), at_most=None)
-
-    def resume(self) -> None:
-        """End a pause."""
-        self._ask(messages.post("/resume"), self.retry_policy.begin())
-
-    def sleep(self, level: int = 1, *, mode: str = "keep") -> None:
-        """Let the server give back the memory of its cache, at level 2 of the weights too; requests wait."""
-        self._ask(messages.post(f"/sleep?level={level}&mode={mode}"), self.retry_policy.begin(), at_most=None)
-
-    def wake_up(self) -> None:
-        """End a sleep."""
-        self._ask(messages.post("/wake_up"), self.retry_policy.begin(), at_most=None)
-
-    def is_ready(self) -> bool:
-        """True if the server accepts requests now."""
-        return self._probe("/ready")
-
-    def is_healthy(self) -> bool:
-        """True if the server's engine makes progress."""
-        return self._probe("/health")
-
-    def close(self) -> None:
-        """End open streams and close the connections."""
-        for stream in list(self._streams):
-            stream.close()
-        self._dropped_streams.wait()
-        self._http.close()
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r})"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _submit(self, request: Request, deadline: Deadline) -> str:
-        answer = self._ask(request, deadline)
-        return answer.seq_id()
-
-    def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
-        """Return the result once it is finished, or its state after `seconds`."""
-        until = deadline.elapsed() + seconds
-        backoff = base.FIRST_POLL_BACKOFF_S
-        while True:
-            sent_at = deadline.elapsed()
-            wait = deadline.seconds_left(at_most=min(max(until - sent_at, 0.0), base.MAX_POLL_S)) or 0.0
-            answer = self._ask(messages.read(seq_id, wait), deadline)
-            result = read_result(answer.json())
-            now = deadline.elapsed()
-            if result.is_finished or now >= until:
-                return result
-            if now - sent_at < wait / 2:  # a server that ignores `wait`
-                self._sleep(min(backoff, until - now))
-                backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
-
-    def stop_thinking(self, seq_id: str) -> int:
-        """End the reasoning of a running answer. Return the thinking_budget that gives the answer again.
-
-        Raises NotFoundError; APIError with status 409 if the answer does not think.
-        """
-        answer = self._ask(messages.stop_thinking(seq_id), self.retry_policy.begin())
-        num_tokens: int = answer.json()["thinking_tokens"]
-        return num_tokens
-
-    def _cancel(self, seq_id: str) -> None:
-        """Cancel a request whose result is not wanted; if that fails, the request ends by itself at max_tokens."""
-        with contextlib.suppress(APIError):
-            self._send(messages.cancel(seq_id), base.CANCEL_TIMEOUT_S)
-
-    def _probe(self, path: str) -> bool:
-        try:
-            answer = self._send(Request("GET", path), self.retry_policy.timeout)
-        except APIConnectionError:
-            return False
-        return answer.status == 200
-
-    def _ask(self, request: Request, deadline: Deadline, *, at_most: float | None = base.ANSWER_TIMEOUT_S) -> Answer:
-        """Send until the answer is good, the retries are used up, or an error says that a retry cannot help."""
-        num_failures = 0
-        while True:
-            try:
-                answer = self._send(request, deadline.seconds_left(at_most=at_most))
-                answer.raise_for_status()
-                return answer
-            except APIError as error:
-                if isinstance(error, APIConnectionError) and not request.is_repeatable:
-                    raise
-                num_failures += 1
-                self._sleep(deadline.backoff(error, num_failures=num_failures))
-
-    def _send(self, request: Request, seconds: float | None) -> Answer:
-        try:
-            return send(self._http, base.build(self._http, request, seconds), seconds)
-        except TRANSPORT_ERRORS as exc:
-            raise base.translate(exc, self.base_url) from exc
-
-    def _open(self, request: Request, seconds: float | None) -> httpx.Response:
-        """Send once, and read the body only of a refusal."""
-        try:
-            with time_limit(seconds):
-                response = self._http.send(base.build(self._http, request, seconds), stream=True)
-                if response.status_code != 200:
-                    response.read()
-                return response
-        except TRANSPORT_ERRORS as exc:
-            raise base.translate(exc, self.base_url) from exc
-
-    def _open_stream(self, request: Request, deadline: Deadline) -> httpx.Response:
-        """Like `_ask`, but return once the answer begins; its body is an event stream."""
-        num_failures = 0
-        while True:
-            try:
-                response = self._open(request, deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
-                base.raise_unless_stream(response)
-                return response
-            except APIError as error:
-                if isinstance(error, APIConnectionError):
-                    raise
-                response.close()
-                num_failures += 1
-                self._sleep(deadline.backoff(error, num_failures=num_failures))
-
-    def _read_chunk(self, chunks: Iterator[bytes], deadline: Deadline, *, name: str) -> bytes:
-        try:
-            with time_limit(deadline.seconds_left(at_most=base.READ_TIMEOUT_S)):
-                chunk = next(chunks, None)
-        except TRANSPORT_ERRORS as exc:
-            raise base.translate(exc, self.base_url) from exc
-        if chunk is None:
-            raise APIConnectionError(f"the stream of {name} ended before its last event")
-        return chunk
 
 
 class Job:
     """Handle of a submitted request: reads its result, streams its events, cancels it."""
 
-    def __init__(self, client: Client, seq_id: str) -> None:
-        self.seq_id = seq_id
-        self._client = client
+    def __init__(self, core: AsyncJob) -> None:
+        self.seq_id = core.seq_id
+        self._core = core
+
+    result = _blocking(AsyncJob.result)
+    cancel = _blocking(AsyncJob.cancel)
+
+    def stream(self, starting_after: int | None = None) -> "Stream":
+        """Iterate over all events, or over events after the id `starting_after`; leaving early cancels nothing."""
+        return Stream(self._core.stream(starting_after))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.seq_id!r})"
 
-    def result(self, wait: float | None = None) -> Result:
-        """Return the result once it is finished, or its state after `wait` seconds (0: now).
 
-        Without `wait`, raises APITimeoutError if the request does not finish in time; with `wait`, never waits longer
-        than the client's timeout. A failed request is a result with `error` set.
-        """
-        client = self._client
-        return client._poll(self.seq_id, client._wait_limit(wait), client.retry_policy.begin())
-
-    def stream(self, starting_after: int | None = None) -> "Stream":
-        """Iterate over all events, or over events after the id `starting_after`; leaving early cancels nothing."""
-        return Stream(self._client, seq_id=self.seq_id, starting_after=starting_after)
-
-    def cancel(self) -> None:
-        """Cancel the request if it runs, and delete its result. Raises NotFoundError if there is no such request."""
-        self._client._ask(messages.cancel(self.seq_id), self._client.retry_policy.begin())
-
-
-class Stream(BaseStream):
+class Stream:
     """Iterator of StreamEvents that reconnects where the connection broke. The last event has the result."""
 
-    seq_id: StreamId
+    def __init__(self, core: AsyncStream) -> None:
+        self._core = core
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        seq_id: str | None = None,
-        starting_after: int | None = None,
-        request: Request | None = None,
-    ) -> None:
-        """Prepare to submit `request`, which ends with the stream, or to watch `seq_id`, which does not."""
-        super().__init__(client, seq_id, starting_after=starting_after)
-        self._client = client
-        self._request = request
-        self._body: tuple[httpx.Response, Iterator[bytes]] | None = None
-        client._streams.add(self)
+    close = _blocking(AsyncStream.close)
+
+    @property
+    def seq_id(self) -> str:
+        """Id of the request."""
+        assert self._core.seq_id is not None
+        return self._core.seq_id
+
+    @property
+    def result(self) -> Result | None:
+        """Result, once the last event has come."""
+        return self._core.result
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> StreamEvent:
-        if self.seq_id is None:
-            self._start()
         try:
-            event = self._next_event()
-        except BaseException as error:
-            self._end(is_unfinished=base.is_unfinished_after(error))
-            raise
-        if event is None:
-            raise StopIteration
-        if event.result is not None:
-            self.result = event.result
-            self._end(is_unfinished=False)
-        return event
-
-    def close(self) -> None:
-        """End the stream, and cancel the request if this stream submitted it."""
-        self._end(is_unfinished=True)
+            return finish(self._core.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def __enter__(self) -> Self:
-        return self._start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            if not self._has_ended:
-                self._client._dropped_streams.close(self.close)
-
-    def _start(self) -> Self:
-        """Submit the request, unless it is submitted."""
-        if self._request is not None and self.seq_id is None and not self._has_ended:
-            try:
-                self.seq_id = self._client._submit(self._request, self._deadline)
-            except BaseException:
-                self._has_ended = True
-                raise
-        return self
-
-    def _next_event(self) -> StreamEvent | None:
-        """Return the next event; None once the stream was closed, perhaps meanwhile by another thread or task."""
-        while not self._has_ended:
-            for event in self._events:
-                return event
-            try:
-                self._events = self._reader.feed(self._next_chunk())
-            except APIError as error:
-                if not self._has_ended:
-                    self._client._sleep(self._backoff(error))
-                    self._disconnect()
-        self._disconnect()  # a connection that was opened during `close`
-        return None
-
-    def _next_chunk(self) -> bytes:
-        _, chunks = self._body or self._connect()
-        return self._client._read_chunk(chunks, self._deadline, name=str(self.seq_id))
-
-    def _connect(self) -> tuple[httpx.Response, Iterator[bytes]]:
-        assert self.seq_id is not None
-        request = messages.attach(self.seq_id, self._reader.last_event_id)
-        response = self._client._open(request, self._deadline.seconds_left(at_most=base.READ_TIMEOUT_S))
-        body = self._body = response, response.iter_bytes()
-        base.raise_unless_stream(response)
-        self._reader.reattach()
-        return body
-
-    def _disconnect(self) -> None:
-        body, self._body = self._body, None
-        if body is not None:
-            close_body(*body)
-
-    def _end(self, *, is_unfinished: bool) -> None:
-        if self._has_ended:
-            return
-        self._has_ended = True
-        try:
-            if is_unfinished and self._request is not None and self.seq_id is not None:
-                self._client._cancel(self.seq_id)
-        finally:
-            self._disconnect()

@@ -76,7 +76,7 @@ class World:
         self.replies = iter(replies) if isinstance(replies, list) else replies
         caller = self._make_caller("http://scripted", transport=httpx.MockTransport(self._reply))
         caller.client.retry_policy = RetryPolicy(clock=lambda: self.now, jitter=lambda: jitter, **limits)
-        caller.client._sleep = self._sleep_async if isinstance(caller, AsyncCaller) else self._sleep
+        getattr(caller.client, "_core", caller.client)._io.sleep = self._sleep
         return caller
 
     def _reply(self, request: httpx.Request) -> httpx.Response:
@@ -86,12 +86,9 @@ class World:
             raise reply
         return reply
 
-    def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         self.backoffs.append(seconds)
         self.now += seconds
-
-    async def _sleep_async(self, seconds: float) -> None:
-        self._sleep(seconds)
 
     @property
     def sent(self) -> list[str]:
