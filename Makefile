@@ -238,10 +238,10 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[dev]"
 	touch $@
 
-wheel: docs  ## wheel with kernels for each class of x86-64, and sdist, into dist/, checked; MACHINE=aarch64 for Arm
+wheel: $(VENV)/.test  ## wheel with kernels for each class of x86-64, and sdist, into dist/, checked; MACHINE=aarch64 for Arm
 	$(BIN)/python -m pip install -q build wheel "twine>=6" pyroma
 	rm -rf dist
-	$(BIN)/python docker/wheel.py dist --site build/site/site $(and $(MACHINE),--machine=$(MACHINE))
+	$(BIN)/python docker/wheel.py dist $(and $(MACHINE),--machine=$(MACHINE))
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/pyroma --min=10 dist/*.tar.gz
 	SPLITFUSE_TEST_DIST=dist $(and $(MACHINE),MACHINE=$(MACHINE)) $(BIN)/python -m pytest -q tests/docker/test_wheel.py $(ARGS)

@@ -3,7 +3,7 @@
 `--machine aarch64` is for 64-bit Arm instead; elsewhere it needs its cross compiler (Debian: g++-aarch64-linux-gnu).
 Needs g++ and the package `build`. A class that the compiler does not know fails the build. Works on a copy of what git
 tracks, so that nothing else gets into the wheel; SOURCE_DATE_EPOCH is the commit's time unless it is set.
-`--site FOLDER` has what `make docs` built, which a server shows at /docs/. Links of README.md become absolute.
+Links of README.md become absolute.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-import zipfile
 from pathlib import Path
 
 from kernel_libraries import compile_classes  # beside this file
@@ -30,7 +29,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--classes", nargs="*", help="build for these classes of processors only")
     parser.add_argument("--machine", choices=["x86_64", "aarch64"], default=platform.machine())
-    parser.add_argument("--site", type=Path, help="folder of the built documentation")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -41,8 +39,6 @@ def main() -> None:
         readme = tree / "README.md"
         readme.write_text(with_absolute_links(readme.read_text()))
         build("--sdist", tree, out)
-        if arguments.site:
-            pack(arguments.site, tree / "server/api/site/site.zip")
         compile_classes(tree / "kernels/cpu/prebuilt", arguments.machine, arguments.classes)
         built = Path(scratch, "dist")
         build("--wheel", tree, built)
@@ -68,13 +64,6 @@ def with_absolute_links(text: str) -> str:
     contents = files.replace("github.com", "raw.githubusercontent.com").replace("/blob/", "/")
     text = re.sub(r'(src(?:set)?="|!\[[^\]]*\]\()(?!\w+:)', rf"\1{contents}", text)
     return re.sub(r"((?<!!)\[[^\]]*\]\()(?![\w]+:|#)", rf"\1{files}", text)
-
-
-def pack(folder: Path, archive: Path) -> None:
-    with zipfile.ZipFile(archive, "w") as file:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())  # without a time: equal pages, equal archive
-            file.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
 
 
 def build(kind: str, tree: Path, out: Path) -> None:

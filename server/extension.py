@@ -51,7 +51,6 @@ class Extension:
     receipts: str | None = None  # Part class that makes the receipts of answers
     shared_batches: str | None = None  # Batches class of a store that several servers share
     index: str | None = None  # makes the answer to a browser that opens /
-    manual: str | None = None  # makes the answer to /docs/ (default: same as /docs)
     is_open: str | None = None  # true of scopes that need no key
     engine: str | None = None  # makes the engine in the place of AsyncEngine: takes the settings
     serve: str | None = None  # runs `splitfuse serve` in place of one server: takes the settings and the signals

@@ -1,6 +1,6 @@
 """/ is an extension's page, or JSON that lists the routes; /docs is a page that shows /openapi.json.
 
-/docs/ is an extension's page if one has a manual. All work without internet: they load nothing from other servers.
+Both work without internet: they load nothing from other servers.
 """
 
 from html import escape
@@ -44,13 +44,8 @@ async def index(request: Request, accept: Annotated[str, Header()] = "") -> Resp
 
 
 @router.get("/docs")
-async def docs(request: Request) -> Response:
-    """Return the page that shows /openapi.json, or for /docs/ the manual."""
-    if request.scope["raw_path"].endswith(b"/"):  # `path` has lost its slash
-        service = service_of(request)
-        if (manual := service.extensions.first("manual")) is not None:
-            found: Response = manual(service)
-            return found
+async def docs() -> Response:
+    """Return the page that shows /openapi.json."""
     page = files(__package__).joinpath("docs.html").read_text("utf-8")
     headers = page_headers(script=source_of(page, "script"), style=source_of(page, "style"))
     return HTMLResponse(page, headers=headers)

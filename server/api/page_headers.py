@@ -9,15 +9,15 @@ def wants_html(accept: str) -> bool:
     return "text/html" in accept.lower()
 
 
-def page_headers(*, script: str = "'self'", style: str = "'self'", makes_markup: bool = False) -> dict[str, str]:
-    """Build the headers. Only these scripts and styles, and no text can become markup unless `makes_markup`.
+def page_headers(*, script: str = "'self'", style: str = "'self'") -> dict[str, str]:
+    """Build the headers. Only these scripts and styles, and no text can become markup.
 
     data: and blob: serve the pictures that a page draws and the files that users save.
     """
-    types = "" if makes_markup else "; require-trusted-types-for 'script'; trusted-types 'none'"
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data: blob:; connect-src 'self'; "
-        f"base-uri 'none'; form-action 'none'; frame-ancestors 'none'{types}"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
     )
     return {
         "Content-Security-Policy": policy,

@@ -24,8 +24,9 @@ SECTIONS: dict[str, str] = {
     "max_queue_chars max_queue_seconds",
     "adapters": "enable_lora lora_modules max_loras max_lora_rank lora_dir",
     "server": "",
-    "results": "result_ttl results results_sync results_lease results_url id_tag max_results "
-    "max_unfinished_per_key max_result_bytes_per_key max_result_bytes max_file_bytes max_total_file_bytes file_ttl max_batch_lines max_batch_requests",
+    "results": "result_ttl results results_sync results_lease results_url id_tag max_results max_unfinished_per_key "
+    "max_result_bytes_per_key max_result_bytes max_file_bytes max_total_file_bytes file_ttl max_batch_lines "
+    "max_batch_requests",
     "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins weights_dir",
     "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
     "compatibility": "tool_call_parser reasoning_parser",

@@ -59,14 +59,6 @@ def test_it_has_the_package_alone(wheel: Path) -> None:
     assert wheel.stat().st_size < 20 * 2**20
 
 
-def test_it_has_the_documentation_in_two_megabytes(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        site = archive.getinfo("splitfuse/server/api/site/site.zip")
-        assert site.file_size <= 2 * 10**6
-        with archive.open(site) as file:
-            assert {"index.html", "search.json", "api/index.html"} <= set(zipfile.ZipFile(file).namelist())
-
-
 def test_links_of_its_description_are_absolute(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))

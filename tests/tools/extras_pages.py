@@ -32,7 +32,6 @@ PLUGS = {
     "error_form": "form of errors below its paths",
     "answer_check": "check of complete answers",
     "index": "answer to a browser that opens /",
-    "manual": "answer to /docs/",
     "is_open": "paths that need no key",
     "serve": "runs `splitfuse serve` in place of one server",
     "part": "state",
