@@ -30,12 +30,6 @@ from .plan import NEVER_RUN
 _EXTRAS = (
     ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
     ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
-    (
-        "OTLP",
-        "opentelemetry.exporter.otlp.proto.http",
-        "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
-        "--otlp-traces-endpoint",
-    ),
 )
 CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
 DEFAULT_PORT = 8000

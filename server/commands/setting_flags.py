@@ -28,7 +28,7 @@ SECTIONS: dict[str, str] = {
     "max_result_bytes_per_key max_result_bytes max_file_bytes max_total_file_bytes file_ttl max_batch_lines "
     "max_batch_requests",
     "security": "api_key api_key_file admin_key admin_key_file allowed_hosts allowed_origins weights_dir",
-    "logging": "request_log log_format log_steps record metrics_prefix otlp_traces_endpoint",
+    "logging": "request_log log_format log_steps record metrics_prefix",
     "compatibility": "tool_call_parser reasoning_parser",
 }
 # Settings that people set, with texts that fit one line beside the flag; other pages have the whole texts.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 MISSING = (
     *("fastapi", "starlette", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "uvicorn", "uvloop"),
-    *("llguidance", "prometheus_client", "opentelemetry", "openai", "matplotlib", "jsonschema", "hypothesis"),
+    *("llguidance", "prometheus_client", "openai", "matplotlib", "jsonschema", "hypothesis"),
     *("pytest_asyncio", "pytest_timeout", "xdist"),
 )
 # Not an importer that raises: libraries ask whether a package exists, and must get the answer no.

@@ -10,8 +10,7 @@ from ...server_settings import ServerSettings
 # Settings that the engine's process does not get: the fronts' own.
 FRONTS_OWN = (
     *("api_server_count", "results", "results_url", "api_key_file", "admin_key_file"),
-    *("ssl_certfile", "ssl_keyfile", "uds", "request_log"),
-    *("otlp_traces_endpoint", "id_tag"),
+    *("ssl_certfile", "ssl_keyfile", "uds", "request_log", "id_tag"),
 )
 # Settings that do not work with fronts yet, and why.
 _REFUSED = {

@@ -1,4 +1,4 @@
-"""Telemetry for operators: a log line and a trace span per request."""
+"""Telemetry for operators: a log line per request."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,14 @@ from ...server_settings import ServerSettings
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetrySettings(ServerSettings):
-    """The log of requests, and where spans are sent."""
+    """The log of requests."""
 
     request_log: bool = setting(True, help="log one line per request when it ends, without its texts")
-    otlp_traces_endpoint: str | None = setting(
-        None, help="where a span per request is sent by OTLP over HTTP, as http://localhost:4318/v1/traces"
-    )
 
 
 EXTENSION = Extension(
     package=__name__,
     settings=TelemetrySettings,
-    is_used=lambda settings: settings.request_log or settings.otlp_traces_endpoint is not None,
+    is_used=lambda settings: settings.request_log,
     part="part:TelemetryPart",
 )

@@ -77,6 +77,8 @@ def test_what_is_taken(options: str, expected: str) -> None:
         ("--trust-remote-code", "code of a model repository is never run"),
         ("--tokenizer-revision v2", "hf download"),
         ("--hf-token x", "set HF_TOKEN"),
+        ("--results-key-file x", "encrypted disk"),
+        ("--webhook-targets a=https://b", "wait=30"),
         ("--no-enable-chunked-prefill", "long prompts are always split over steps"),
     ],
 )
