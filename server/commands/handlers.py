@@ -138,13 +138,6 @@ def simulate(args: argparse.Namespace) -> int:
     return run(_settings(args).engine_config(), args)
 
 
-def completion(parser: argparse.ArgumentParser, commands: Any, args: argparse.Namespace) -> int:
-    from .completion import script
-
-    print(script(args.shell, parser, commands), end="")
-    return 0
-
-
 def _settings(args: argparse.Namespace) -> ServerSettings:
     return resolve(vars(args), os.environ)
 

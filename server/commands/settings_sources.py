@@ -42,11 +42,6 @@ def byte_size(text: str) -> int:
     return int(match[3]) if match[3] else int(float(match[1]) * _UNITS[match[2]])
 
 
-def choices_of(name: str) -> tuple[str, ...]:
-    """Return the words that the setting of this name takes, empty where it takes other values."""
-    return _SETTINGS[name].choices if name in _SETTINGS else ()
-
-
 @dataclass(frozen=True)
 class Source:
     """Origin of a value: kind of source, and the flag, variable or file that holds the value."""

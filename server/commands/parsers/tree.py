@@ -9,7 +9,6 @@ from typing import Any
 from ....engine.config.named_models import DEMO, SMOLLM2
 from ... import package_version
 from .. import handlers
-from ..completion import SHELLS
 from ..setting_flags import ALL, SECTIONS, add_flags
 from ..settings_sources import ALL_FIELDS, ENGINE_FIELDS
 from .parser import HelpFormatter, Parser
@@ -47,10 +46,7 @@ def build_parser(command: Sequence[str], topic: str = ALL) -> tuple[Parser, dict
     made["help"] = commands.add_parser("help", help="print a command's help: help COMMAND [PAGE]")
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
     made |= _add_rehearsals(commands, command, topic)
-    made["completion"] = commands.add_parser("completion", help="print a script for a shell's Tab key")
-    made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["help"].add_argument("topic", nargs="?", choices=tuple(commands.choices), metavar="COMMAND")
-    made["completion"].set_defaults(run=functools.partial(handlers.completion, parser, commands.choices))
     made["doctor"].usage = "splitfuse doctor [MODEL] [--json] [--build]"
     made["doctor"].add_argument("--json", action="store_true", dest="as_json", help="print a JSON list of the findings")
     made["doctor"].add_argument("--build", action="store_true", help="build the CPU library now, if there is none yet")
@@ -176,7 +172,7 @@ def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[s
     made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
     made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
-    if {"simulate", "completion"} & {*command}:  # its flags stand with the code that reads them
+    if "simulate" in command:  # its flags stand with the code that reads them
         from ....engine.extras.simulation.recording import DECIDING_FIELDS
         from ..simulate import add_arguments
 

@@ -195,10 +195,9 @@ def test_the_models_and_servers_of_this_machine() -> None:
     assert ok("help", "pull") == ok("pull", "--help")
 
 
-def test_doctor_and_completion() -> None:
+def test_doctor() -> None:
     check_complete(parser_of("doctor"), ["--json", "--build"])
     assert json.loads(ok("doctor", "demo", "--json", "--build"))
-    assert ok("completion", "fish")
 
 
 def test_the_documents_name_no_other_command() -> None:
