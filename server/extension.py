@@ -11,12 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import ConfigError
-from ..engine.extension import declarations, importing_for
+from ..engine.extension import Declaration, declarations
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
@@ -35,10 +34,9 @@ _ROOT = __name__.rpartition(".server.")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extension:
-    """Declaration of an extension. References are "module:name" below `package`."""
+class Extension(Declaration):
+    """Declaration of an extension of the server."""
 
-    package: str
     requires: tuple[str, ...] = ()  # folders of ours, as "engine/extras/pooling"
     settings: type | None = None  # a dataclass derived from ServerSettings
     is_used: Callable[[Any], bool] = lambda settings: True
@@ -60,11 +58,6 @@ class Extension:
     )  # true if the part is made with the server, not when asked for
 
     @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.package.rpartition(".")[2]
-
-    @property
     def folder(self) -> str:
         """The folder as `requires` spells it."""
         return self.package.removeprefix(f"{_ROOT}.").replace(".", "/")
@@ -74,12 +67,6 @@ class Extension:
         """First folder that this installation lacks among all that the extension requires, directly or not."""
         own = next((folder for folder in self.requires if not _is_there(folder)), None)
         return own or next(filter(None, (other.missing for other in declared() if other.folder in self.requires)), None)
-
-    def load(self, reference: str) -> Any:
-        """Import the code that a reference names. Raises UnavailableError if the process can open no more files."""
-        module, _, name = reference.partition(":")
-        with importing_for(self.name):
-            return getattr(import_module(f"{self.package}.{module}"), name)
 
     def load_router(self) -> Any:
         """Import the router."""

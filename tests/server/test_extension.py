@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from splitfuse.engine import extension as engine_extension
 from splitfuse.engine.config.setting import setting
 from splitfuse.engine.errors import ConfigError, UnavailableError
 from splitfuse.server import extension
@@ -106,7 +107,7 @@ def test_a_process_without_descriptors_can_load_it_later(monkeypatch: pytest.Mon
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(extension, "import_module", no_file)
+        patch.setattr(engine_extension, "import_module", no_file)
         with pytest.raises(UnavailableError, match="try again"):
             found.load("assets:index")
     assert callable(found.load("assets:index"))
