@@ -54,7 +54,6 @@ class EngineExtension(Declaration):
     decoder_wrapper: str | None = None  # makes a class of decoders from another one
     calls: Mapping[str, str] = field(default_factory=dict)  # functions that become methods of LLM, by name
     keywords: Mapping[str, str] = field(default_factory=dict)  # of LLM.generate: functions that change the parameters
-    call_observer: str | None = None  # makes the CallObserver of a call of LLM; None if it has no use for it
 
 
 @cache

@@ -9,7 +9,6 @@ NAMES: Mapping[str, str] = {
     "forks": "fork",
     "lora": "enable_lora lora_modules max_loras max_lora_rank lora_request",
     "pooling": "pooler_config embed classify encode score",
-    "receipts": "verify receipt",
     "simulation": "record",
     "spec_decode": "speculative_config",
     "thinking": "thinking_budget thinking_message",

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ..config import EngineConfig, ResolvedConfig
 from ..config.foreign_options import supported_keywords
@@ -30,16 +30,6 @@ _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]
 Params = SamplingParams | Sequence[SamplingParams] | None
 T = TypeVar("T")
-
-
-class CallObserver(Protocol):
-    """Observer of the requests of one call."""
-
-    def note(self, submitted: SubmittedRequest) -> None:
-        """Note the request of a prompt, before a step runs it."""
-
-    def ended(self, outputs: Sequence[RequestOutput]) -> None:
-        """Complete the outputs of a call that has ended."""
 
 
 class LLM:
@@ -273,8 +263,7 @@ class LLM:
         shows_bar: bool = False,
     ) -> list[RequestOutput]:
         """Run requests to their end."""
-        observers = self.observers_of(params)
-        stream = self.begin(prompts, params, observers)
+        stream = self.begin(prompts, params)
         if shows_bar and len(prompts) > 1 and sys.stderr is not None and sys.stderr.isatty():
             from tqdm import tqdm  # here: programs in a pipe show none
 
@@ -283,26 +272,13 @@ class LLM:
                     bar.update(delta.finish_reason is not None)
                     if on_delta is not None:
                         on_delta(delta)
-            outputs = stream.outputs
-        else:
-            outputs = stream.joined(on_delta)
-        for observer in observers:
-            observer.ended(outputs)
-        return outputs
-
-    def observers_of(self, params: Sequence[SamplingParams]) -> list[CallObserver]:
-        """Make the observers of a call."""
-        makers = [extension.load(extension.call_observer) for extension in declared() if extension.call_observer]
-        return [observer for make in makers if (observer := make(self, params)) is not None]
+            return stream.outputs
+        return stream.joined(on_delta)
 
     def begin(
-        self,
-        prompts: Sequence[Prompt],
-        params: Sequence[SamplingParams],
-        observers: Sequence[CallObserver] = (),
-        resumed: Resumed | None = None,
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], resumed: Resumed | None = None
     ) -> "LLMStream":
-        """Add requests, which the observers note. Without a step none of them runs.
+        """Add requests. Without a step none of them runs.
 
         `resumed`: known tokens and seed of each. Raises InvalidRequestError, and then adds none.
         """
@@ -315,8 +291,6 @@ class LLM:
                 number = str(next(self._ids))
                 submitted = await self.engine.submit(prompt, own, stream.sink, request_id=number, resumed=resumed)
                 stream.add(submitted, prompt)
-                for observer in observers:
-                    observer.note(submitted)
 
         with self._lock:
             try:

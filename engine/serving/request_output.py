@@ -1,8 +1,6 @@
 """RequestOutput: outputs of a request, joined from their deltas. Plain data, no torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
 from ..core.sampling_params import SamplingParams
@@ -53,10 +51,8 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # None for the first token
     weights_version: int = 0  # version that sampled the last token
     first_weights_version: int | None = None  # version that sampled the first token
-    receipt: dict[str, Any] | None = None  # proof of the outputs, if one was asked for
     params: SamplingParams | None = field(default=None, repr=False)  # with the seed, all that decided the outputs
     seed: int = field(default=0, repr=False)
-    parent: Mapping[str, Any] | None = field(default=None, repr=False)  # a fork's answer before, see Resumed
 
     def note_weights(self, version: int) -> None:
         """Note the version of the weights that sampled further tokens."""

@@ -29,7 +29,7 @@ class SubmittedRequest:
         """Return its outputs before the first delta."""
         outputs = [CompletionOutput(index) for index in range(self.params.n)]
         output = RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs)
-        output.params, output.seed, output.parent = self.lasting_params, self.seed, self.parent
+        output.params, output.seed = self.lasting_params, self.seed
         return output
 
     @property

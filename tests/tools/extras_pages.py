@@ -37,7 +37,6 @@ PLUGS = {
     "part": "state",
     "decoder": "classes of decoders, by architecture",
     "decoder_wrapper": "wrapper of the class of decoders",
-    "call_observer": "observer of calls of LLM",
 }
 TABLES = {
     "endpoints": "answers lines of batches for {}",

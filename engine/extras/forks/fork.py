@@ -144,26 +144,23 @@ def fork(
     [asked] = llm.params_for([""], None, changes)
     fields = {name: getattr(asked, name) for name in changes.keys() & FIELD_NAMES}
     keywords = {name: value for name, value in changes.items() if name not in fields}
-    [changed] = llm.params_for([""], replace(own, wants_receipt=False, **fields), keywords)
+    [changed] = llm.params_for([""], replace(own, **fields), keywords)
     planned = Fork.of(
         output.outputs[index],
         output.prompt_token_ids,
         own,
         output.seed,
         seq_id=output.request_id,
-        parent=output.parent,
+        parent=None,
         engine=llm.engine,
         changed=changed,
         at=at,
         append_token_ids=append_token_ids,
         append_text=append_text,
     )
-    observers = llm.observers_of([planned.params])
-    with llm.begin([output.prompt_token_ids], [planned.params], observers, planned.resumed) as stream:
+    with llm.begin([output.prompt_token_ids], [planned.params], planned.resumed) as stream:
         [result] = stream.outputs
         stream.deltas.appendleft(planned.first_delta(result.request_id, llm.tokenizer))
         result.prompt = output.prompt
         stream.joined()
-    for observer in observers:
-        observer.ended([result])
     return result

@@ -64,11 +64,7 @@ async def verify(engine: "AsyncEngine", receipt: Receipt, identity: Identity, *,
     Raises InvalidRequestError if the receipt is of another model or does not fit, and like AsyncEngine.submit.
     """
     identity.check(receipt.identity)
-    return verdict_of(receipt, await find_mismatch(engine, receipt, tenant=tenant))
-
-
-def verdict_of(receipt: Receipt, mismatch: Mismatch | None) -> Verdict:
-    """Return the verdict about hash and tokens."""
+    mismatch = await _first_mismatch(engine, receipt, tenant=tenant)
     reasons = []
     if receipt.sha256 != receipt.claimed_sha256:
         reasons.append("sha256 is not the hash of the receipt's content")
@@ -77,7 +73,7 @@ def verdict_of(receipt: Receipt, mismatch: Mismatch | None) -> Verdict:
     return Verdict(mismatch=mismatch, reason="; ".join(reasons))
 
 
-async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str = "") -> Mismatch | None:
+async def _first_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str) -> Mismatch | None:
     """Return the first place at which the answer does not follow from its request; None if all of it follows.
 
     The tokens that a fork kept must follow from its parent's request.
@@ -89,11 +85,13 @@ async def find_mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str 
 
 
 async def _mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str) -> Mismatch | None:
-    comparison = Comparison(receipt)
-    params, prompt = params_of(receipt, engine.variants), list(receipt.prompt_token_ids)
+    comparison = _Comparison(receipt)
+    params, prompt = _params_of(receipt, engine.variants), list(receipt.prompt_token_ids)
     replaying = engine.part(Replaying)
     assert replaying is not None
-    handle = await engine.submit(prompt, params, comparison.sink, tenant=tenant, resumed=known_of(receipt))
+    known = receipt.outputs[0].token_ids[: receipt.num_known]  # that a fork began with
+    resumed = Resumed(receipt.seed, (KnownOutput(known),), time.monotonic(), is_new=True) if known else None
+    handle = await engine.submit(prompt, params, comparison.sink, tenant=tenant, resumed=resumed)
     # No step has been scheduled since: the event loop has not run.
     replaying.replays.expect(handle.requests, [output.token_ids for output in receipt.outputs])
     try:
@@ -105,13 +103,7 @@ async def _mismatch(engine: "AsyncEngine", receipt: Receipt, *, tenant: str) -> 
     return comparison.mismatch
 
 
-def known_of(receipt: Receipt) -> Resumed | None:
-    """Return the tokens that a fork began with; None if the receipt is of no fork."""
-    known = receipt.outputs[0].token_ids[: receipt.num_known]
-    return Resumed(receipt.seed, (KnownOutput(known),), time.monotonic(), is_new=True) if known else None
-
-
-def params_of(receipt: Receipt, variants: Sequence[Any]) -> SamplingParams:
+def _params_of(receipt: Receipt, variants: Sequence[Any]) -> SamplingParams:
     """Return the parameters of a verification, with the name of the adapter.
 
     Raises InvalidRequestError if the receipt's adapter is not among the engine's `variants`.
@@ -135,7 +127,7 @@ def _adapter(receipt: Receipt, variants: Sequence[Any]) -> str | None:
     return name
 
 
-class Comparison:
+class _Comparison:
     """Sink that compares deltas with the outputs of a receipt, and ends at the first mismatch of the first output."""
 
     def __init__(self, receipt: Receipt) -> None:

@@ -171,22 +171,6 @@ def test_an_adapter_leaves_memory_and_comes_back(case: Case) -> None:
     assert llm.engine.part(Adapters).num_loaded == 2
 
 
-def test_an_adapters_answer_verifies_with_its_files_alone(case: Case) -> None:
-    folder, paths, prompts, answers = case
-    llm = LLM(folder, dtype="float32", enable_lora=True, max_loras=3)
-    requests = [LoRARequest(path.name, str(path)) for path in paths[:3]]
-    outputs = llm.generate(prompts[:1] * 3, PARAMS, lora_request=requests, receipt=True)
-    for index, output in enumerate(outputs):
-        assert output.receipt is not None
-        assert output.receipt["outputs"][0]["token_ids"] == answers[0, index]
-        assert llm.verify(output.receipt).valid
-    assert len({output.receipt["adapter"] for output in outputs if output.receipt}) == 3
-    plain = LLM(folder, dtype="float32")
-    with pytest.raises(InvalidRequestError, match="--lora-modules") as refused:
-        plain.verify(outputs[0].receipt)
-    assert refused.value.code == "other_adapter"
-
-
 @pytest.mark.parametrize("name", ["mixtral-window", "qwen3-moe"])
 def test_an_adapter_of_experts_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     model = save_model(name, tmp_path / "model")

@@ -1,6 +1,5 @@
 """LLM.fork continues an output from any token: without a change the rest is equal, with one it is a new prompt's."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from tiny_models import make_model, save_model
 
 from splitfuse.engine import LLM, LoRARequest, RequestOutput
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.engine.extras.receipts.verification import Verdict
 
 SAMPLED = {"max_tokens": 24, "seed": 7, "temperature": 1.0, "ignore_eos": True}
 
@@ -142,55 +140,3 @@ def test_an_adapters_answer_goes_on_with_it_or_with_another(tmp_path: Path) -> N
         assert tokens_of_a != tokens_of_b
         assert llm.fork(of_a, at=5).outputs[0].token_ids == tokens_of_a
         assert llm.fork(of_a, at=0, lora_request=requests[1]).outputs[0].token_ids == tokens_of_b
-
-
-def test_a_forks_receipt_names_its_parent_and_verifies(llm: LLM) -> None:
-    parent = answered(llm, n=2)
-    other = llm.fork(parent, index=1, at=10, append_text=" zebra", seed=11, temperature=1.3, receipt=True)
-    grandchild = llm.fork(other, at=14, temperature=0, presence_penalty=1.0, receipt=True)
-    inner = llm.fork(other, at=4, temperature=0, receipt=True)  # keeps tokens of the first answer alone
-    same = llm.fork(parent, index=1, receipt=True)
-    num_appended = len(llm.get_tokenizer().encode(" zebra", add_special_tokens=False))
-    for fork, at in ((other, 10), (grandchild, 14), (inner, 4), (same, 23)):
-        receipt = json.loads(json.dumps(fork.receipt))
-        assert llm.verify(receipt) == Verdict()
-        assert receipt["parent"]["at"] == at
-    assert other.receipt is not None
-    assert grandchild.receipt is not None
-    assert {name: other.receipt["parent"][name] for name in ("seq_id", "output", "num_appended")} == {
-        "seq_id": parent.request_id, "output": 1, "num_appended": num_appended
-    }  # fmt: skip
-    assert grandchild.receipt["parent"]["parent"] == other.receipt["parent"]
-    token_ids = grandchild.outputs[0].token_ids
-    for place in (2, 10 + num_appended + 1, 20):  # of the first answer, of its fork, of the fork's fork
-        changed = json.loads(json.dumps(grandchild.receipt))
-        changed["outputs"][0]["token_ids"][place] = (token_ids[place] + 1) % 400
-        verdict = llm.verify(changed)
-        assert verdict.mismatch is not None
-        assert verdict.mismatch.position == place
-    appended = json.loads(json.dumps(grandchild.receipt))
-    appended["outputs"][0]["token_ids"][10] = (token_ids[10] + 1) % 400
-    assert not llm.verify(appended).valid, "a given token decides those behind it, and the hash"
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"at": -1}, "parent.at"),
-        ({"at": "4"}, "parent.at"),
-        ({"seed": 4}, "seed"),
-        ({"request": {}}, "is missing or unknown"),
-        ({"unknown": 1}, "receipt.parent.unknown"),
-        ({"adapter": "x"}, "adapter"),
-        ({"parent": 5}, "receipt.parent must be"),
-    ],
-)
-def test_a_malformed_parent_is_refused(change: dict[str, Any], text: str, llm: LLM) -> None:
-    receipt: Any = llm.fork(answered(llm), at=4, seed=3, receipt=True).receipt
-    with pytest.raises(InvalidRequestError, match=text):
-        llm.verify(receipt | {"parent": receipt["parent"] | change})
-    deep = receipt["parent"]
-    for _ in range(100):
-        deep = receipt["parent"] | {"parent": deep}
-    with pytest.raises(InvalidRequestError, match="more than 100 parents"):
-        llm.verify(receipt | {"parent": deep})

@@ -7,6 +7,8 @@ import pytest
 from serving import parse_events, ready_client
 
 from splitfuse.engine import LLM
+from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.extras.receipts.receipt import Receipt
 from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
@@ -98,6 +100,30 @@ async def test_a_forks_receipt_is_verified_with_its_parents(live):
             receipt["outputs"][0]["token_ids"][place] += 1
         verdict = (await live.post("/verify", json={"receipt": receipt})).json()
         assert (verdict["valid"], verdict["first_mismatch"]) == (place is None, place), verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"at": -1}, "parent.at"),
+        ({"at": "4"}, "parent.at"),
+        ({"seed": 4}, "seed"),
+        ({"request": {}}, "is missing or unknown"),
+        ({"unknown": 1}, "receipt.parent.unknown"),
+        ({"adapter": "x"}, "adapter"),
+        ({"parent": 5}, "receipt.parent must be"),
+    ],
+)
+async def test_a_malformed_parent_is_refused(live, change, text):
+    parent = await answered(live, "/generate", **PROMPT)
+    receipt = (await answered(live, "/fork", seq_id=parent["seq_id"], at=4, seed=3, receipt=True))["receipt"]
+    with pytest.raises(InvalidRequestError, match=text):
+        Receipt.read(receipt | {"parent": receipt["parent"] | change})
+    deep = receipt["parent"]
+    for _ in range(100):
+        deep = receipt["parent"] | {"parent": deep}
+    with pytest.raises(InvalidRequestError, match="more than 100 parents"):
+        Receipt.read(receipt | {"parent": deep})
 
 
 async def test_another_keys_answer_is_unknown_at_every_door():
