@@ -75,7 +75,7 @@ def words_of_steps(page: Any, count: int) -> Iterator[str]:
 def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any, live_server: ServerProcess) -> None:
     send(live_server.url, max_tokens=40, n=2, temperature=1)
     wait_for_lanes(page)
-    for canvas in ("#strip-canvas", "#lanes-canvas", "#blocks-canvas", "#chart-gap", "#chart-rate"):
+    for canvas in ("#strip-canvas", "#lanes-canvas", "#blocks-canvas"):
         assert is_drawn(page, canvas), canvas
     page.focus("#strip-canvas")
     page.keyboard.press("End")

@@ -3,7 +3,6 @@
 import {Api} from "./api.js";
 import {Banner} from "./banner.js";
 import {Blocks} from "./blocks.js";
-import {sizeOf} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";
 import {Cursor} from "./cursor.js";
 import {openDialog, showRequest} from "./dialog.js";
@@ -40,7 +39,7 @@ function draw() {
   strip.draw(run);
   lanes.draw(run);
   blocks.draw(run);
-  figures.draw(run, cursor.range(run, sizeOf(byId("strip-canvas")).width));
+  figures.draw(run);
   drawLegends();
   if (run.about.model) sayNow(run);
 }
