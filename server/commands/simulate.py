@@ -1,7 +1,6 @@
 """`splitfuse simulate`: simulates a load under a policy, a budget or a pool, without a model."""
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import math
@@ -9,7 +8,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ...client.bench.latency import Outcome, percentile
 from ...client.bench.slo import ServiceLevel, effective_throughput
@@ -42,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sla-prompt-rate", type=float, metavar="R", help="first token due after prompt tokens / R seconds")
     add("--sla-token-rate", type=float, metavar="R", help="moving average of the gaps between tokens at most 1 / R")
     add("--json", action="store_true", dest="as_json", help="print one JSON object")
-    add("--log-steps", type=Path, dest="step_log", metavar="FILE", help="write a line per step, for `splitfuse plot`")
 
 
 _SWAP_HELP = (
@@ -61,18 +59,15 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
     if not any(row.hash_ids for row in rows):
         # Unknown contents cannot be found again, so skip the hashing.
         config = dataclasses.replace(config, enable_prefix_caching=False)
-    with contextlib.ExitStack() as stack:
-        log = None if args.step_log is None else stack.enter_context(_open_log(args.step_log))
-        num_blocks = config.num_kv_blocks or DEFAULT_NUM_BLOCKS
-        simulation = Simulation(
-            ResolvedConfig.of(config, device="cpu"),
-            num_blocks=num_blocks,
-            num_host_blocks=num_blocks if config.swap_space else 0,
-            cost=CostModel.fixed(*args.cost),
-            swap_s=args.swap_cost,
-            log=log,
-        )
-        simulation.run(arriving(rows, seed=config.seed), num_clients=args.clients)
+    num_blocks = config.num_kv_blocks or DEFAULT_NUM_BLOCKS
+    simulation = Simulation(
+        ResolvedConfig.of(config, device="cpu"),
+        num_blocks=num_blocks,
+        num_host_blocks=num_blocks if config.swap_space else 0,
+        cost=CostModel.fixed(*args.cost),
+        swap_s=args.swap_cost,
+    )
+    simulation.run(arriving(rows, seed=config.seed), num_clients=args.clients)
     if not simulation.served:
         raise ConfigError("every request is longer than the whole KV cache; try a larger --num-kv-blocks")
     figures = report(simulation, _service_level(simulation, args))
@@ -82,13 +77,6 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
         for name, value in figures.items():
             print(f"{name:<28}{_format(value)}")
     return 0
-
-
-def _open_log(path: Path) -> TextIO:
-    try:
-        return path.open("w", encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"--log-steps {path} cannot be written: {exc.strerror}") from exc
 
 
 def arriving(rows: Sequence[TraceRow], *, seed: int) -> list[Arrival]:

@@ -121,7 +121,7 @@ class Recorder(SchedulerListener):
 
     @classmethod
     def open(
-        cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int, states: StateSpec | None = None
+        cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int = 1, states: StateSpec | None = None
     ) -> "Recorder":
         """Open a recorder to the file `config.record`. Raises ConfigError if it cannot be written."""
         path = config.section(RecordSettings).record

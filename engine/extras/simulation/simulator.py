@@ -1,14 +1,13 @@
 """Simulation: the steps of a real engine under a virtual clock, with a CostModel in place of the model.
 
-Output lengths come from the load, so nothing ends early. Knows no files.
-Its requests have arrivals, and the times of their tokens.
+Output lengths come from the load, so nothing ends early. Its requests have arrivals, and the times of their tokens.
+`record` writes it like a server's run.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
 
 from ...config import ResolvedConfig
 from ...core.batch import NO_OUTPUT, Batch, Moves, Progress, RowOutput
@@ -23,6 +22,8 @@ from ...core.scheduler import Scheduler
 from ...core.step_pipeline import StepPipeline
 from ...serving.output_processor import OutputProcessor
 from ..deadlines.pacer import DeadlinePacer
+from . import RecordSettings
+from .recording import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,16 @@ class Simulation:
         cost: CostModel,
         num_host_blocks: int = 0,
         swap_s: float = 0.0,
-        log: TextIO | None = None,
     ) -> None:
-        """Create the engine. `swap_s`: seconds to copy a block to the host or back. `log` gets a line per step."""
+        """Create the engine. `swap_s`: seconds to copy a block to the host or back. Raises ConfigError."""
         self.config = config
         self.cost = cost
         self._runner = _SimulatedRunner(cost, swap_s)
         self._times = _TokenTimes(lambda: self.now)
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks, swap_s)
         blocks = BlockManager(cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights)
-        scheduler = Scheduler(config, blocks)
+        recorder = Recorder.open(config, cache) if config.section(RecordSettings).record else None
+        scheduler = Scheduler(config, blocks, listener=recorder)
         self.pacer = DeadlinePacer(config, cost)
         self._core = EngineCore(
             config, scheduler, self._times, cost_model=cost, pacer=self.pacer, clock=lambda: self.now
@@ -136,7 +137,6 @@ class Simulation:
         self._waste = 0.0
         self._num_slots_allocated = 0
         self._num_slots_used = 0
-        self._log = log
 
     @property
     def now(self) -> float:
@@ -160,18 +160,16 @@ class Simulation:
         while True:
             if upcoming:
                 self._add_arrivals(upcoming, num_clients)
-            stats = self._pipeline.step().stats
-            if stats is not None:
+            if self._pipeline.step().stats is not None:
                 self.num_steps += 1
                 self._measure_waste()
-                if self._log is not None:
-                    print(stats, file=self._log)
             elif upcoming:
                 self._runner.now = max(self.now, upcoming[0].arrival_s)
             else:
                 break
         self.wall_s += time.perf_counter() - start
         assert not self.scheduler.has_work, "the scheduler is stuck"
+        self.scheduler.listeners.clear()  # which ends a recording
 
     def _add_arrivals(self, upcoming: deque[Arrival], num_clients: int | None) -> None:
         if num_clients is None:

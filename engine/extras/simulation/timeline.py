@@ -1,6 +1,5 @@
-"""Timeline: a scheduler's steps over time, read from a recording or from the lines of `--log-steps`. No pictures."""
+"""Timeline: a scheduler's steps over time, read from a recording. No pictures."""
 
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +8,6 @@ from typing import Any
 
 from ...errors import ConfigError
 from .replay import Line, read_recording
-
-_STEP = re.compile(r"\[Step=\d+\](.*)")
-_ROUNDING_S = 2e-4  # the log rounds durations to a tenth of a millisecond
-_FIELD = re.compile(r"(\w+)=([\d.]+)(?:/(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +53,10 @@ class Timeline:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Read the timeline of a recording or a step log. Raises ConfigError if the file is neither."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            is_recording = lines.read(1) == "{"
-            lines.seek(0)
-            spans, num_blocks = ([], 0) if is_recording else _from_log(lines)
-    except OSError as exc:
-        raise ConfigError(f"{path} cannot be read: {exc}") from exc
-    if is_recording:
-        spans, num_blocks = _Reader().read(line for _, line in read_recording(path))
+    """Read the timeline of a recording. Raises ConfigError if the file is none, or has no steps."""
+    spans, num_blocks = _Reader().read(line for _, line in read_recording(path))
     if not spans:
-        raise ConfigError(f"{path} holds no steps; plot takes recordings and what --log-steps writes")
+        raise ConfigError(f"{path} holds no steps; record a run with requests")
     first = spans[0].start
     spans = [replace(span, start=span.start - first, end=span.end - first) for span in spans]
     return Timeline(path.stem, spans, num_blocks)
@@ -96,38 +83,6 @@ def _joined(spans: Sequence[Span], start: float, end: float) -> Span:
         gap=max(gaps, default=None),
         usual_gap=statistics.median(gaps) if gaps else None,
     )
-
-
-def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
-    """Return steps and pool size. If the log has no times, steps follow each other without a pause."""
-    spans: list[Span] = []
-    num_blocks, now = 0, 0.0
-    for line in lines:
-        if (match := _STEP.search(line)) is None:
-            continue
-        fields = _FIELD.findall(match[1])
-        values = {name: float(value) for name, value, _ in fields}
-        num_blocks = next((int(total) for name, _, total in fields if name == "blocks" and total), num_blocks)
-        duration = values.get("ms", 0.0) / 1e3
-        before, now = now, values.get("time", now + duration)
-        start = now - duration
-        decode = values.get("decode_tokens", 0.0)
-        # Without gaps in the log: decoding requests have waited for at least this step.
-        gap = values["gap_ms"] / 1e3 if "gap_ms" in values else duration if decode else None
-        spans.append(
-            Span(
-                start=before if abs(start - before) < _ROUNDING_S else start,
-                end=now,
-                prefill=values.get("prefill_tokens", 0.0),
-                decode=decode,
-                running=values.get("running", 0.0),
-                waiting=values.get("waiting", 0.0),
-                used_blocks=values.get("blocks", 0.0),
-                gap=gap or None,
-                usual_gap=gap or None,
-            )
-        )
-    return spans, num_blocks
 
 
 class _Reader:

@@ -168,8 +168,9 @@ def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[s
             name, help=text, description=text, allow_abbrev=False, formatter_class=HelpFormatter
         )
         made[name].set_defaults(run=run)
-    made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
-    made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
+    recording: dict[str, Any] = {"type": Path, "metavar": "FILE", "help": "what `--record FILE` wrote"}
+    made["replay"].add_argument("file", **recording)
+    made["plot"].add_argument("files", nargs="+", **recording)
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
     made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
     if "simulate" in command:  # its flags stand with the code that reads them
@@ -178,7 +179,7 @@ def _add_rehearsals(commands: Any, command: Sequence[str], topic: str) -> dict[s
 
         add_arguments(made["simulate"])
         made["simulate"].usage = "splitfuse simulate [flags]"
-        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"), topic=topic, common=())
+        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks", "record"), topic=topic, common=())
     return made
 
 

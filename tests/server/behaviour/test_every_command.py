@@ -162,8 +162,8 @@ def test_simulate_with_every_flag(tmp_path: Path) -> None:
     names = [name for name, setting in _SETTINGS.items() if setting.flag in flags_of(parser_of("simulate"))]
     load = ["--limit", "5", "--request-rate", "9", "--clients", "2", "--prompt-len", "30", "--output-len", "4"]
     cost = ["--cost", "0.01,0.0001,0", "--swap-cost", "0.001", "--sla-prompt-rate", "99", "--sla-token-rate", "2"]
-    written = ["--json", "--log-steps", str(tmp_path / "steps.jsonl"), "--scale", "1", "--stretch", "1"]
-    flags = [word for word in setting_flags(tmp_path, names) if word != "--log-steps"]
+    written = ["--json", "--scale", "1", "--stretch", "1"]
+    flags = [*setting_flags(tmp_path, names)]
     check_complete(parser_of("simulate"), load, cost, written, flags, ["--trace", "--config"])
     several = [*load[:2], *load[4:]]  # random arrivals and a closed loop exclude each other
     assert json.loads(ok("simulate", *several, "--clients", "2", *cost, *written, *flags))

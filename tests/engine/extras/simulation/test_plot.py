@@ -1,4 +1,4 @@
-"""Timelines from recordings and step logs, and their picture."""
+"""Timelines from recordings, and their picture."""
 
 import io
 import sys
@@ -10,7 +10,6 @@ from scheduler_bench import request
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
-from splitfuse.engine.core.outputs import StepStats
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.extras.simulation.recording import Recorder
 from splitfuse.engine.extras.simulation.timeline import Span, Timeline, read_timeline
@@ -19,26 +18,12 @@ from splitfuse.server.cli import main
 pytestmark = pytest.mark.slow  # matplotlib
 
 
-def step_stats(step: int) -> StepStats:
-    return StepStats(
-        step=step, time=step * 0.5, duration=0.25, num_prefill_tokens=480, num_decode_tokens=32, num_running=5,
-        num_waiting=7, num_used_blocks=60, num_blocks=100, num_preempted=0,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def server_log(tmp_path: Path) -> Path:
-    path = tmp_path / "server.log"
-    path.write_text("INFO: ready\n" + "".join(f"12:00:01 | {step_stats(i)}\n" for i in range(40)) + "INFO: bye\n")
-    return path
-
-
 @pytest.fixture
 def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Path]:
     paths = []
     for policy in ("splitfuse", "prefill_first"):
-        paths.append(tmp_path / f"{policy}.log")
-        argv = ["--clients", "6", "--limit", "30", "--batching-policy", policy, "--log-steps", str(paths[-1])]
+        paths.append(tmp_path / f"{policy}.jsonl")
+        argv = ["--clients", "6", "--limit", "30", "--batching-policy", policy, "--record", str(paths[-1])]
         assert main(["simulate", *argv]) == 0
     capsys.readouterr()
     return paths
@@ -65,17 +50,7 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_servers_log(server_log: Path) -> None:
-    timeline = read_timeline(server_log)
-    assert len(timeline.spans) == 40
-    assert timeline.num_blocks == 100
-    assert timeline.end == pytest.approx(19.75)
-    first = timeline.spans[0]
-    assert (first.prefill, first.decode, first.running, first.waiting, first.used_blocks) == (480, 32, 5, 7, 60)
-    assert first.gap == pytest.approx(0.25)
-
-
-def test_a_simulations_log_has_times_and_gaps(simulated: list[Path]) -> None:
+def test_a_simulations_recording_has_times_and_gaps(simulated: list[Path]) -> None:
     timeline = read_timeline(simulated[0])
     assert timeline.name == "splitfuse"
     assert all(a.end <= b.start for a, b in zip(timeline.spans, timeline.spans[1:], strict=False))
@@ -111,12 +86,21 @@ def test_joining_weighs_by_time_and_keeps_the_longest_gap() -> None:
     assert len(Timeline("x", [Span(0.0, 9.0, prefill=5), Span(9.0, 9.1), Span(9.1, 10.0)]).joined(2).spans) == 2
 
 
-@pytest.mark.parametrize("text", ["", "nothing of ours\n", '{"splitfuse": "recording", "num_blocks": 3}\n'])
-def test_a_file_without_steps_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "holds no steps"),
+        ("nothing of ours\n", "line 1 is not JSON"),
+        ('{"splitfuse": "recording", "num_blocks": 3}\n', "holds no steps"),
+    ],
+)
+def test_a_file_without_steps_is_refused(
+    text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "steps.log"
     path.write_text(text)
     assert main(["plot", str(path)]) == 2
-    assert "holds no steps" in capsys.readouterr().err
+    assert why in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,21 +109,21 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_matplotlib_it_says_what_to_install(
-    server_log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main(["plot", str(server_log)]) == 2
+    assert main(["plot", str(recording)]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_all_kinds_side_by_side(
-    server_log: Path, simulated: list[Path], recording: Path, capsys: pytest.CaptureFixture[str]
+    simulated: list[Path], recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    output = server_log.with_suffix(".png")
-    assert main(["plot", *map(str, [server_log, *simulated, recording]), "-o", str(output)]) == 0
+    output = recording.with_suffix(".png")
+    assert main(["plot", *map(str, [*simulated, recording]), "-o", str(output)]) == 0
     assert output.read_bytes().startswith(b"\x89PNG")
-    assert "4 run(s)" in capsys.readouterr().out
+    assert "3 run(s)" in capsys.readouterr().out
 
 
 def test_what_is_drawn(simulated: list[Path]) -> None:
@@ -159,8 +143,8 @@ def test_what_is_drawn(simulated: list[Path]) -> None:
     assert axes[0].get_ylim() == axes[1].get_ylim(), "policies are compared on the same scale"
 
 
-def test_an_output_that_cannot_be_written(server_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_that_cannot_be_written(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     for output in ("/no/such/folder/a.png", "a.nonsense"):
-        assert main(["plot", str(server_log), "-o", output]) == 2
+        assert main(["plot", str(recording), "-o", output]) == 2
         assert "cannot be written" in capsys.readouterr().err

@@ -1,16 +1,18 @@
 """Simulations: results agree with the scheduler's steps under the clock, computed by hand where possible."""
 
-import io
 import itertools
 import random
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.extras.simulation.replay import Replayed, replay
 from splitfuse.engine.extras.simulation.simulator import Arrival, Served, Simulation
+from splitfuse.engine.extras.simulation.timeline import read_timeline
 
 # A step takes a second and a tenth per token.
 COST = CostModel.fixed(1.0, 0.1, 0.0)
@@ -145,13 +147,12 @@ def test_swapping_takes_time() -> None:
     assert ends[1] > ends[0] + 5
 
 
-def test_the_step_log_is_the_servers_line() -> None:
-    log = io.StringIO()
-    config = ResolvedConfig.of(EngineConfig(enable_prefix_caching=False), device="cpu")
-    simulation = Simulation(config, num_blocks=50, cost=COST, log=log)
+def test_a_recording_of_it_has_its_steps_and_can_be_replayed(tmp_path: Path) -> None:
+    wishes = EngineConfig(enable_prefix_caching=False, record=str(tmp_path / "run.jsonl"))
+    simulation = Simulation(ResolvedConfig.of(wishes, device="cpu"), num_blocks=50, cost=COST)
     simulation.run([Arrival(0.0, 8, 3), Arrival(0.0, 4, 2)])
-    lines = log.getvalue().splitlines()
-    assert len(lines) == simulation.num_steps == 3
-    assert lines[0].startswith("[Step=0] prefill_tokens=12 decode_tokens=0 running=2 waiting=0 blocks=2/50 ")
-    assert lines[1].startswith("[Step=1] prefill_tokens=0 decode_tokens=2 ")
-    assert lines[1].endswith("time=3.4000 gap_ms=1200.0")
+    spans = read_timeline(tmp_path / "run.jsonl").spans
+    assert len(spans) == simulation.num_steps == 3
+    assert [(span.prefill, span.decode, span.running) for span in spans[:2]] == [(12, 0, 2), (0, 2, 2)]
+    assert (spans[0].gap, spans[1].gap) == (None, pytest.approx(1.2))
+    assert replay(tmp_path / "run.jsonl") == Replayed(3)
