@@ -497,18 +497,6 @@ def test_figures_under_an_answer_open_the_explanation(page: Any) -> None:
 
 
 @thorough
-def test_a_question_in_the_address_is_sent_once(page: Any, live_server: ServerProcess) -> None:
-    """Point 12."""
-    page.route("**/chat/completions", streamed({"content": "ok"}))
-    opened(page, live_server.url, "?q=Why%20is%20the%20sky%20blue")
-    complete(page, 1)
-    assert page.text_content(".user .bubble") == "Why is the sky blue"
-    assert "q=" not in page.url
-    page.reload()
-    complete(page, 1)
-
-
-@thorough
 def test_the_engine_view_is_one_click_away_and_back(page: Any) -> None:
     page.click("header a[href=engine]")
     page.wait_for_function("() => document.getElementById('about').textContent.includes('policy')")

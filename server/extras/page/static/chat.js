@@ -91,7 +91,6 @@ class Chat {
     this.settings.showDefaults(this.model.default_sampling_params ?? {});
     this.changed();
     this.readPending();
-    this.askFromAddress();
     this.composer.area.focus();
   }
 
@@ -102,15 +101,6 @@ class Chat {
       const message = conversation.chat.nodes.find((node) => node.pending);
       if (message && !this.runs.has(chat.id)) this.follow(conversation, message, (completion) => completion.readAgain());
     }
-  }
-
-  // Sends the question of ?q=, once.
-  askFromAddress() {
-    const question = new URLSearchParams(location.search).get("q")?.trim();
-    if (!question) return;
-    history.replaceState(null, "", location.pathname);
-    this.fresh();
-    this.send(question, []);
   }
 
   openFromAddress() {
