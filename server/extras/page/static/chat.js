@@ -16,7 +16,6 @@ import {KeyScreen} from "./key_screen.js";
 import {LiveStrip} from "./live_strip.js";
 import {ServerWatch} from "./server_watch.js";
 import {Talk} from "./talk.js";
-import {useThemes} from "./theme.js";
 import {showToast} from "./toast.js";
 
 const SAVE_MS = 1000;
@@ -48,7 +47,6 @@ class Chat {
 
   async start() {
     drawGlyphs();
-    useThemes();
     this.listen();
     this.watch.follow();
     this.feed.follow();

@@ -1,13 +1,16 @@
-// Colours of requests and of the page's theme, cached because a frame asks for thousands.
-
-import {isDark, onThemeChange} from "./theme.js";
+// Colours of requests and of the system's theme, light or dark, cached because a frame asks for thousands.
 
 const HUE_STEP = 137.508;  // the golden angle: neighbours differ
 const FIRST_HUE = 205;  // not the red of what ended early
 const NUM_HUES = 720;
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 const made = new Map();
 
-onThemeChange(() => made.clear());
+DARK.addEventListener("change", () => made.clear());
+
+export function isDark() {
+  return DARK.matches;
+}
 
 function once(key, make) {
   let color = made.get(key);

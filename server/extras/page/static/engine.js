@@ -3,7 +3,7 @@
 import {Api} from "./api.js";
 import {Banner} from "./banner.js";
 import {Blocks} from "./blocks.js";
-import {requestColor, themeColor} from "./colors.js";
+import {isDark, requestColor, themeColor} from "./colors.js";
 import {Cursor} from "./cursor.js";
 import {openDialog, showRequest} from "./dialog.js";
 import {byId, element, legend} from "./dom.js";
@@ -14,7 +14,6 @@ import {Lanes} from "./lanes.js";
 import {ServerWatch} from "./server_watch.js";
 import {Show} from "./show.js";
 import {Strip} from "./strip.js";
-import {isDark, useThemes} from "./theme.js";
 
 const api = new Api();
 const banner = new Banner(() => watch.poke());
@@ -85,5 +84,4 @@ new KeyScreen(api, () => feed.wake());
 new Show(api, {run: () => feed.run});
 watch.follow();
 feed.follow();
-useThemes();
 draw();
