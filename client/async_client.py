@@ -74,7 +74,13 @@ class AsyncClient(BaseClient):
         return AsyncStream(self, request=messages.submit(prompt, sampling, idempotency_key))
 
     async def chat(
-        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
+        self,
+        /,
+        messages: Messages,
+        *,
+        tools: Sequence[Schema] | None = None,
+        schema: Schema | None = None,
+        **fields: Any,
     ) -> ChatAnswer:
         """Answer a conversation: a list of messages, or the text of one user message.
 
@@ -86,7 +92,13 @@ class AsyncClient(BaseClient):
         return chats.read_answer(answer.json(), schema=schema)
 
     async def chat_stream(
-        self, messages: Messages, *, tools: Sequence[Schema] | None = None, schema: Schema | None = None, **fields: Any
+        self,
+        /,
+        messages: Messages,
+        *,
+        tools: Sequence[Schema] | None = None,
+        schema: Schema | None = None,
+        **fields: Any,
     ) -> AsyncIterator[ChatDelta]:
         """Like `chat`, but iterate over the parts; the last one has the whole answer. Leaving early cancels."""
         deadline = self.retry_policy.begin()

@@ -23,7 +23,7 @@ def _blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Ca
     """Return the blocking form of a method: of an object's `_core`, run to its end."""
 
     @wraps(method)
-    def call(self: Any, *args: P.args, **options: P.kwargs) -> T:
+    def call(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
         return finish(method(self._core, *args, **options))
 
     return call
@@ -33,7 +33,7 @@ def _iterating(method: Callable[Concatenate[C, P], AsyncIterator[T]]) -> Callabl
     """Return the blocking form of a method that iterates."""
 
     @wraps(method)
-    def call(self: Any, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+    def call(self: Any, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         items = cast(AsyncGenerator[T, None], method(self._core, *args, **options))
         try:
             while True:

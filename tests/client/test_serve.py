@@ -61,7 +61,7 @@ def test_without_a_model_it_is_the_demo_and_the_key_stays_off_the_command_line(p
         assert arguments_of(server).startswith("--host 0.0.0.0 --port")
         assert "key secret,other" in server.output()
         assert server.base_url.startswith("http://127.0.0.1:")
-        assert server.client.http_options()["headers"] == {"authorization": "Bearer secret"}
+        assert server.client._core.http_options()["headers"] == {"authorization": "Bearer secret"}
     assert server.client.base_url == server.base_url
 
 

@@ -582,7 +582,7 @@ class JournalWorld:
             [(job.seq_id, [(len(output.token_ids), output.finish_reason or "") for output in job.outputs])
              for job in process.results.index.of("")],
             len(unwritten.begun), len(unwritten.deleted), [names.get(end.num, end.num) for end in unwritten.endings],
-            [(kept.job.seq_id, number) for kept, number, _ in journal._unwritten_events],
+            [(names.get(num, num), event[0], len(event[2])) for num, event in journal._unwritten_events],
             journal._failure is None, process.backend.failure is None,
         )  # fmt: skip
 

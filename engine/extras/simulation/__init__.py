@@ -11,7 +11,7 @@ from ...extension import EngineExtension
 class RecordSettings(EngineSettings):
     """Place of a recording."""
 
-    record: str | None = setting(None, help="write every decision and arrival to this file, for `splitfuse replay` and `plot`")
+    record: str | None = setting(None, help="write every decision and arrival to this file, for `replay` and `plot`")
 
 
 EXTENSION = EngineExtension(

@@ -169,7 +169,7 @@ class Simulation:
                 break
         self.wall_s += time.perf_counter() - start
         assert not self.scheduler.has_work, "the scheduler is stuck"
-        self.scheduler.listeners.clear()  # which ends a recording
+        self.scheduler.listeners.clear()  # the end of a recording
 
     def _add_arrivals(self, upcoming: deque[Arrival], num_clients: int | None) -> None:
         if num_clients is None:

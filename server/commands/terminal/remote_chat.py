@@ -42,14 +42,14 @@ class RemoteChat:
         """Like ChatModel.answer."""
         usage = None
         with self._translated():
-            for delta in self._client.chat_stream(messages, model=self.name, **_given(fields)):
+            for delta in self._client.chat_stream(messages, model=self.name, **_without_nones(fields)):
                 show(delta.reasoning or delta.text)
                 usage = usage if delta.answer is None else _usage(delta.answer.usage)
         return usage
 
     def complete(self, prompt: str, fields: Mapping[str, Any], show: Show) -> Usage | None:
         """Like `answer`, but continue a text."""
-        with self._translated(), self._client.stream(prompt, model=self.name, **_given(fields)) as stream:
+        with self._translated(), self._client.stream(prompt, model=self.name, **_without_nones(fields)) as stream:
             for event in stream:
                 show(event.text)
         return None if stream.result is None else _usage(stream.result.usage)
@@ -67,7 +67,7 @@ class RemoteChat:
             raise ConfigError(f"{self.url} names no model under /v1/models") from exc
 
 
-def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nones(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 

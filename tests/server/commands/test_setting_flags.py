@@ -43,7 +43,7 @@ def test_the_first_page_has_what_people_set(help_of):
     assert "--device auto|cpu|cuda " in shown
     assert "--help all, or one page of model, memory, scheduling, adapters, server, results, security" in shown
     assert "--port" not in help_of("generate", "--help")
-    assert "one page of model, memory, scheduling, adapters, security, logging.\n" in help_of("generate", "--help")
+    assert "one page of model, memory, scheduling, adapters, logging.\n" in help_of("generate", "--help")
 
 
 def test_each_setting_is_on_exactly_one_page(help_of):

@@ -116,9 +116,7 @@ def test_without_matplotlib_it_says_what_to_install(
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_all_kinds_side_by_side(
-    simulated: list[Path], recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_kinds_side_by_side(simulated: list[Path], recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     output = recording.with_suffix(".png")
     assert main(["plot", *map(str, [*simulated, recording]), "-o", str(output)]) == 0
