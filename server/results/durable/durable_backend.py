@@ -57,16 +57,16 @@ class DurableBackend(ResultBackend):
         """Open the store and take over what an earlier process left. Raises ConfigError."""
         try:
             store, is_clean, self.to_resume = await asyncio.to_thread(self.take_over)
+            self._journal = Journal(
+                store,
+                on_failure=self._on_failure,
+                wall_clock=self.stored.wall_clock,
+                is_shared=self.is_shared,
+                last_job=self.stored.last_deleted,
+            )
         except StoreError as exc:
             raise ConfigError(f"--results: {exc}") from exc
         self.keep(self.to_resume)
-        self._journal = Journal(
-            store,
-            on_failure=self._on_failure,
-            wall_clock=self.stored.wall_clock,
-            is_shared=self.is_shared,
-            last_job=self.stored.last_deleted,
-        )
         self.failure = None
         if self.to_resume:
             ended = "ended" if is_clean else "died"

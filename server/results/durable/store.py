@@ -326,7 +326,10 @@ class Store(ABC):
 
     def _int(self, query: str, *values: object) -> int:
         """Return a number, 0 for the sum or the maximum of no row."""
-        return self._rows(lambda number: int(number or 0), query, *values)[0]
+        try:
+            return self._rows(lambda number: int(number or 0), query, *values)[0]
+        except ValueError as exc:  # an index whose bits have flipped may have a text there
+            raise UnreadableError("a number in its tables is damaged") from exc
 
 
 def _whole(row: Row | None) -> Row | None:

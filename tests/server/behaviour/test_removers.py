@@ -333,7 +333,6 @@ ROWS: dict[str, Scenario | str] = {
     "engine/extras/disk_cache/entry_folder.py:EntryFolder.__init__": prefix_cache,
     "engine/extras/bench/command.py:main": OUTPUT,
     "engine/extras/bench/offline.py:_folder": SCRATCH,
-    "server/commands/simulate.py:_open_log": OUTPUT,
     "server/commands/terminal/embedding.py:_write": OUTPUT,
     "server/results/durable/sqlite_store.py:_connected": results,
     "server/extras/pooling_model/pooling_server.py:_give_way": "a file of /proc",
