@@ -6,7 +6,7 @@ from typing import Any
 
 SIZE = 2 * 2**20 - 2048  # bytes of a body, with space for the other fields
 DEPTH = 60
-PIECES = ("a", "é", "\n", '{"a":[', "</a>", "|-", "a.b-c/", "\x00", "1", "(a*)*", "<|im_end|>")
+PIECES = ("a", "é", "\n", '{"a":[', "</a>", "|-", "a.b-c/", "\x00", "1", "(a*)*", "<|im_end|>", "/a", "\ud800")
 
 Schema = Mapping[str, Any]
 Named = tuple[str, Callable[[], Any]]  # the second makes the value
@@ -26,13 +26,15 @@ class Document:
     def bodies(self, path: str) -> Iterator[Named]:
         """Yield bodies of a route, each with its name."""
         body = self.posts[path]
-        example = dict(body.get("example") or {})
         schema = self._resolved(body["schema"])
+        fields = schema.get("properties", {})
+        limit = _limit(fields)
+        example = {**(body.get("example") or {}), **limit}
         for name in ("k{}", "client_metadata_{:07}", "x" * 100 + "{}"):
             yield f"many {name}", lambda name=name: {**example, **_many(name)}
-        for field, of in schema.get("properties", {}).items():
+        for field, of in fields.items():
             for kind, make in self._values(of, depth=3):
-                yield f"{field}: {kind}", lambda field=field, make=make: {**example, field: make()}
+                yield f"{field}: {kind}", lambda field=field, make=make: _with(example, field, make())
 
     def _resolved(self, schema: Schema) -> Schema:
         while "$ref" in schema:
@@ -100,6 +102,18 @@ class Document:
                 wanted = schema.get("required", ())
                 properties = schema.get("properties", {})
                 yield {name: next(self._small(properties.get(name, {}), depth - 1), "a") for name in wanted if depth}
+
+
+def _limit(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a limit of tokens: a body that is taken is answered to the end, which may be the context's."""
+    name = next((name for name in ("max_output_tokens", "n_predict", "max_tokens") if name in fields), None)
+    return {name: 8} if name else {"options": {"num_predict": 8}} if "options" in fields else {}
+
+
+def _with(example: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
+    """Replace a field; an object keeps the limit in it."""
+    is_object = isinstance(value, dict) and isinstance(example.get(field), dict)
+    return {**example, field: {**example[field], **value} if is_object else value}
 
 
 _SMALL = {"string": "a", "integer": 5, "number": 0.5, "boolean": True}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ class ServerProcess:
     ) -> None:
         """Forked, it has its modules from the start; not where a `wrapper` or `env` may change what they are."""
         # One thread: the tests share their cores, and a barrier between threads that do not run costs most of a step.
+        self._args = args
         command = [*program, "serve", "--port", "0", "--num-threads", "1", *args]
         self.process = (
             subprocess.Popen(
@@ -118,6 +120,23 @@ class ServerProcess:
         match = re.search(r"http://[\d.]+:\d+", self.banner)
         assert match is not None, self.banner
         return match[0]
+
+    @cached_property
+    def pids(self) -> list[int]:
+        """Ids of the server's process and, behind a front, of the engine's that runs first."""
+        has_front = "--api-server-count" in self._args and self._args[self._args.index("--api-server-count") + 1] != "0"
+        return [self.process.pid, *([self.engine_pid] if has_front else [])]
+
+    @property
+    def engine_pid(self) -> int:
+        """Id of the engine's process behind a front. Raises AssertionError while there is none."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+                arguments = (path / "cmdline").read_bytes().split(b"\0")
+                if int(parent) == self.process.pid and any(b"/splitfuse-" in item for item in arguments[-3:]):
+                    return int(path.name)
+        raise AssertionError("the front has no process for the engine")
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         """Send a signal."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from ....engine.errors import InvalidRequestError
-from ...api.request_model import RequestModel
+from ...api.request_model import RequestModel, ServerPath
 
 _Id = Annotated[int | None, Field(description="vLLM's, not read: names tell adapters apart.")]
 
@@ -16,7 +16,7 @@ class LoadRequest(RequestModel):
 
     example: ClassVar = {"lora_name": "sql", "lora_path": "/adapters/sql"}
     lora_name: Annotated[str, Field(min_length=1, max_length=256)]
-    lora_path: Annotated[str, Field(description="peft's folder, or a GGUF file, on the server's machine.")]
+    lora_path: Annotated[ServerPath, Field(description="peft's folder, or a GGUF file, on the server's machine.")]
     lora_int_id: _Id = None
     load_inplace: Annotated[bool, Field(description="Replace an adapter of this name.")] = False
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ....engine.errors import InvalidRequestError
 from ...api.parameters import says
-from ...api.request_model import RequestModel
+from ...api.request_model import RequestModel, ServerPath
 
 _MODE = "what becomes of running requests: they go on (keep), finish first (wait), or end (abort)"
 ModeName = Literal["keep", "wait", "abort"]
@@ -31,7 +31,7 @@ class WeightsRequest(RequestModel):
 
     example: ClassVar = {"path": "/checkpoints/step-12"}
     location: Annotated[
-        str, Field(alias="path", description="Folder of safetensors, or GGUF file, on the server's machine.")
+        ServerPath, Field(alias="path", description="Folder of safetensors, or GGUF file, on the server's machine.")
     ]
     mode: Annotated[ModeName, Field(description=f"{_MODE[0].upper()}{_MODE[1:]}.")] = "keep"
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
 from ...api.openapi import BODY, errors
-from ...api.request_model import RequestModel
+from ...api.request_model import RequestModel, ServerPath
 from ...api.rights import require_changing_admin
 from ...http.json_response import JsonResponse
 from ...service import service_of
@@ -25,7 +25,7 @@ class BackupRequest(RequestModel):
     """File to make."""
 
     example: ClassVar = {"path": "/backups/results.db"}
-    location: Annotated[str, Field(alias="path", description="New file on the server's machine.")]
+    location: Annotated[ServerPath, Field(alias="path", description="New file on the server's machine.")]
 
 
 @router.post("/results/backup", response_description="The copy's path and size.", responses=errors(*BODY))

@@ -193,16 +193,16 @@ class SqliteStore(Store):
 
     def backup(self, path: Path) -> int:
         """Write a copy into a new file, which is complete once it has the name; return its size. Raises BackupError."""
-        if path.exists():
-            raise BackupError(f"{path} exists; name a new file")
         try:
+            if path.exists():
+                raise BackupError(f"{path} exists; name a new file")
             # A file of this call's own, so that nothing else can be lost. A process that dies leaves it.
             with tempfile.NamedTemporaryFile(prefix=f"{path.name}.", suffix=".part", dir=path.parent) as part:
                 self._db.execute("VACUUM INTO ?", (part.name,))
                 os.fsync(part.fileno())
                 os.link(part.name, path)  # unlike a rename it replaces nothing
                 return os.fstat(part.fileno()).st_size
-        except (OSError, sqlite3.Error) as exc:
+        except (OSError, ValueError, sqlite3.Error) as exc:  # ValueError: no name of a file
             raise BackupError(f"{path} cannot be written ({exc})") from exc
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
 """A front with the engine in a process of its own: either may be killed, and the whole drains."""
 
-import contextlib
 import os
 import signal
 import time
@@ -14,17 +13,6 @@ from serving import ServerProcess, SlowSteps, parse_events
 
 ARGS = ("--api-server-count", "1", "--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512")
 BODY = {"prompt": "Once upon a time", "max_tokens": 120, "temperature": 0, "ignore_eos": True}
-
-
-def engine_pid(server: ServerProcess) -> int:
-    """Return the id of the engine's process that runs now."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
-            arguments = (path / "cmdline").read_bytes().split(b"\0")
-            if int(parent) == server.process.pid and any(b"/splitfuse-" in item for item in arguments[-3:]):
-                return int(path.name)
-    raise AssertionError("the front has no process for the engine")
 
 
 def until(check: Any, *, seconds: float = 60) -> Any:
@@ -53,14 +41,14 @@ def test_an_engine_that_is_killed_costs_no_token(server: ServerProcess, slow: Sl
     with httpx.Client(base_url=server.url, timeout=60) as client:
         urls = [client.post("/generate", json=body).json()["result_url"] for body in bodies]
         until(lambda: all(len(client.get(url).json()["token_ids"]) >= 20 for url in urls))
-        first = engine_pid(server)
+        first = server.engine_pid
         os.kill(first, signal.SIGKILL)
         until(lambda: client.get("/ready").status_code == 503)
         answer = client.post("/generate", json=BODY)
         assert (answer.status_code, answer.headers["retry-after"].isdigit()) == (503, True)
         slow.off()
         whole = [client.get(f"{url}?wait=60").json() for url in urls]
-        assert engine_pid(server) != first
+        assert server.engine_pid != first
         assert client.get("/ready").status_code == 200
         for body, result in zip(bodies, whole, strict=True):
             again = client.get(client.post("/generate", json=body).json()["result_url"] + "?wait=60").json()
@@ -76,7 +64,7 @@ def test_an_engine_that_dies_of_a_request_ends_that_request_alone(server: Server
         url = client.post("/generate", json=BODY).json()["result_url"]
         for _ in range(3):
             until(lambda: len(client.get(url).json()["token_ids"]) >= 20 and client.get("/ready").status_code == 200)
-            os.kill(engine_pid(server), signal.SIGKILL)
+            os.kill(server.engine_pid, signal.SIGKILL)
             until(lambda: client.get("/ready").status_code == 503)
         result = client.get(f"{url}?wait=60").json()
         assert (result["status"], result["error"]["type"]) == ("failed", "server_error")
@@ -89,7 +77,7 @@ def test_sigterm_drains_both(server: ServerProcess, slow: SlowSteps) -> None:
     with httpx.stream("POST", f"{server.url}/generate", json={**BODY, "stream": True}, timeout=60) as response:
         lines = response.iter_text()
         text = next(lines)
-        engine = engine_pid(server)
+        engine = server.engine_pid
         server.signal()
         slow.off()
         text += "".join(lines)
@@ -112,7 +100,7 @@ def test_a_front_has_no_torch_and_little_memory_and_takes_its_engine_along() -> 
         answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a", "model": "x"})
         assert answer.status_code == 404
         assert "libtorch" not in (front / "maps").read_text()
-        engine = engine_pid(server)
+        engine = server.engine_pid
         server.signal(signal.SIGKILL)
         server.wait()
         until(lambda: not Path(f"/proc/{engine}").exists())

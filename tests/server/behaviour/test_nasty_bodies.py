@@ -31,14 +31,14 @@ class Probe(threading.Thread):
     def __init__(self, server: ServerProcess) -> None:
         super().__init__(daemon=True)
         self._connection = http.client.HTTPConnection("127.0.0.1", httpx.URL(server.url).port, timeout=300)
-        self._process = Path("/proc", str(server.process.pid))
+        self._processes = [Path("/proc", str(pid)) for pid in server.pids]
         self._has_ended = threading.Event()
         self.longest_s = 0.0
         self.num_answers = 0
-        self.most_mib = self._mib()
+        self._before_mib = self._mib()
+        self.grown_mib = 0.0
 
     def __enter__(self) -> "Probe":
-        self._before_mib = self.most_mib
         self.start()
         return self
 
@@ -46,11 +46,6 @@ class Probe(threading.Thread):
         self._has_ended.set()
         self.join()
         self._connection.close()
-
-    @property
-    def grown_mib(self) -> float:
-        """Memory over that before."""
-        return self.most_mib - self._before_mib
 
     def run(self) -> None:
         """Probe until the request has ended. Time in which threads wait for a core counts as the machine's."""
@@ -60,20 +55,19 @@ class Probe(threading.Thread):
             answer = self._connection.getresponse()
             answer.read()
             self.longest_s = max(self.longest_s, time.monotonic() - start - (self._waited_s() - waited))
-            self.most_mib = max(self.most_mib, self._mib())
+            self.grown_mib = max(self.grown_mib, self._mib() - self._before_mib)
             self.num_answers += answer.status == 200
 
     def _waited_s(self) -> float:
         waits = 0
-        for thread in (self._process / "task").iterdir():
+        for thread in (self._processes[0] / "task").iterdir():
             with contextlib.suppress(OSError):  # the thread has ended
                 waits += int((thread / "schedstat").read_text().split()[1])
         return waits / 1e9
 
     def _mib(self) -> float:
-        found = re.search(r"RssAnon:\s+(\d+) kB", (self._process / "status").read_text())
-        assert found is not None
-        return int(found[1]) / 1024
+        texts = [(process / "status").read_text() for process in self._processes]
+        return sum(int(re.findall(r"RssAnon:\s+(\d+) kB", text)[0]) for text in texts) / 1024
 
 
 def chosen(found: Document, path: str) -> list[Named]:
@@ -106,9 +100,10 @@ def document(server: ServerProcess) -> Document:
     return Document(httpx.get(server.url + "/openapi.json", timeout=60).json())
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess(*SMALL, "--enable-lora") as server:
+@pytest.fixture(scope="module", params=["0", "1"], ids=["one process", "front"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    results = str(tmp_path_factory.mktemp("kept") / "results.db")
+    with ServerProcess(*SMALL, "--enable-lora", "--results", results, "--api-server-count", request.param) as server:
         yield server
 
 
@@ -116,6 +111,16 @@ def test_every_route_of_a_model_that_makes_text(server: ServerProcess) -> None:
     found = document(server)
     assert len(found.posts) > 20
     assert [fault for path in found.posts for fault in check(server, path, chosen(found, path))] == []
+    assert check(server, "/results/backup", found.bodies("/results/backup")) == []
+
+
+@pytest.mark.parametrize("path", ["/weights", "/results/backup", "/v1/load_lora_adapter"])
+def test_a_path_has_no_million_folders(server: ServerProcess, path: str) -> None:
+    folders = "/a" * 10**6
+    body = {"lora_name": "a", "lora_path": folders} if "lora" in path else {"path": folders}
+    answer = httpx.post(server.url + path, json=body, timeout=60)
+    assert answer.status_code == 400
+    assert "path must be a string of at most 4096 characters" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/generate"])
