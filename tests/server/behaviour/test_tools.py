@@ -400,6 +400,28 @@ async def test_a_fence_is_a_call_of_a_strict_tool_if_its_arguments_fit(served, c
     assert streamed["calls"] == [["weather", call.function.arguments] for call in message.tool_calls]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "mark"),
+    [
+        ("/v1/responses", {"input": "?", "tools": [{"type": "function", **TOOLS[0]["function"]}]}, '"function_call"'),
+        ("/api/chat", {"messages": MESSAGES, "tools": TOOLS, "stream": False}, '"arguments"'),
+        (
+            "/v1/messages",
+            {"messages": MESSAGES, "max_tokens": 99, "tools": [{"name": "weather", "input_schema": {}}]},
+            '"tool_use","id"',
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_two_calls_in_a_fence_come_by_every_dialect(served, path, body, mark):
+    served.engine.tokenizer.chat_template = ChatTemplate(HERMES, special_tokens={})
+    one = f'{{"name": "weather", "arguments": {ROME}}}'
+    served.engine.script = [f"```json\n[{one}, ", f"{one}]\n```"]
+    text = (await served.client.post(path, json={"model": MODEL, **body})).text
+    assert text.replace(": ", ":").count(mark) == 2, text
+    assert "```" not in text
+
+
 async def test_reasoning_has_both_names_and_can_be_left_out(client, served):
     served.engine.script = THOUGHT
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
