@@ -176,7 +176,7 @@ def test_a_key_stops_no_thoughts_of_another(tmp_path: Path) -> None:
     (tmp_path / "template.jinja").write_text(TEMPLATE)
     keys = ("--api-key", "alice", "--api-key", "bob")
     with ServerProcess(str(DEMO_FOLDER), "--dtype", "float32", *_flags(tmp_path), *keys) as process:
-        asked = {"prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True, "temperature": 0.7, "seed": 4}
+        asked = {"prompt": PROMPT, "max_tokens": 800, "ignore_eos": True, "temperature": 0.7, "seed": 4}
         with Client(process.url, api_key="alice") as alice, Client(process.url, api_key="bob") as bob:
             job = alice.submit(**asked)
             with pytest.raises(NotFoundError):
