@@ -102,6 +102,7 @@ def test_what_was_answered_before_takes_few_steps(tiny_folder: str, params: dict
     assert again["suffix"] > 3 * again["ngram"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
     rng = random.Random(seed)
