@@ -24,6 +24,7 @@ DRAFTS = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens":
 NUM_JOBS = 6  # jobs at once
 DELETED_SHARE = 0.3  # share of the servers that are killed right after a deletion
 LOGPROB_TOLERANCE = 1e-3
+NUM_TRIES = 5  # of a request that is answered 503, each of them after 3 s
 MAX_CRASHES = 3  # crashes after which a running job may fail as interrupted
 
 
@@ -157,9 +158,12 @@ def expected_answers() -> dict[str, dict[str, Any]]:
 
 
 def submit(served: Served, kind: Kind) -> Job:
-    """Submit a request of this kind. Returns its job."""
+    """Submit a request of this kind. Returns its job. A busy machine may have no time for its grammar at once."""
     with served.client() as client:
-        answer = client.post(kind.path, json=kind.body)
+        for _ in range(NUM_TRIES):
+            answer = client.post(kind.path, json=kind.body)
+            if answer.status_code != 503:
+                break
         assert answer.status_code in (200, 202), answer.text
         body = answer.json()
     return Job(kind, body.get("seq_id") or body["id"].removeprefix("resp_"))
