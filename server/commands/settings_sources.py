@@ -21,9 +21,10 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 SIZE_KIND = "a size: bytes, or a number and KB, MB, GB, TB (thousands), KiB, MiB, GiB or TiB, such as 24GB or 16GiB"
 REPLICA_VARIABLE = "SPLITFUSE_REPLICA"  # its name, as `serve --replicas` gives it
 # Variables of ours that are no settings: this, the client's address, the folder of running servers' files, Prometheus's
-# key in compose.yaml, the native part.
+# key in compose.yaml, the native part, the folder of our tests' models.
 _OTHER_VARIABLES = {
-    *(REPLICA_VARIABLE, "SPLITFUSE_BASE_URL", "SPLITFUSE_RUNTIME_DIR", "SPLITFUSE_METRICS_KEY", "SPLITFUSE_NATIVE")
+    *(REPLICA_VARIABLE, "SPLITFUSE_BASE_URL", "SPLITFUSE_RUNTIME_DIR", "SPLITFUSE_METRICS_KEY", "SPLITFUSE_NATIVE"),
+    "SPLITFUSE_TEST_MODELS",
 }
 # Kubernetes gives every pod SPLITFUSE_PORT=tcp://… and the like when a service is called splitfuse.
 _KUBERNETES_NAME = re.compile(r"_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")

@@ -220,6 +220,7 @@ def test_variables_of_other_programs_are_ignored():
         "SPLITFUSE_BASE_URL": "http://localhost",
         "SPLITFUSE_METRICS_KEY": "k",
         "SPLITFUSE_NATIVE": "0",
+        "SPLITFUSE_TEST_MODELS": "m",
         "SPLITFUSE": "1",
         "PORT": "9",
     }
