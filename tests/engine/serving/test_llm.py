@@ -222,7 +222,7 @@ def test_a_chat_that_makes_no_sense_is_refused(tiny_folder: str) -> None:
     with pytest.raises(InvalidRequestError, match="no chat template"):
         llm.chat([{"role": "user", "content": "hello"}])
     with pytest.raises(InvalidRequestError, match=r"messages\[0\]\.role"):
-        llm.chat([{"role": "nobody", "content": "hello"}])
+        llm.chat([{"role": "no body", "content": "hello"}])
     with pytest.raises(InvalidRequestError, match="at least one"):
         llm.chat([])
 
