@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ....engine.errors import QueueFullError
+from ....engine.language.workers.shares import Shares, sharer
 from ...http.errors import NotReadyError
 from ...process.exit import END_S
 from ...server_settings import ServerSettings
@@ -51,7 +52,8 @@ class Router:
         self._num_crashes: dict[str, int] = {}
         self._tickets = itertools.count(1)
         self._admitted: dict[int, asyncio.Future[ModelProcess]] = {}
-        self._waiting_bytes = 0
+        self._waiting = Shares(settings.max_queue_size)
+        self._waiting_bytes = Shares(_MAX_WAITING_BYTES)
         self._asked = set[str]()
         self._asking = set[str]()
         self._tasks = set[asyncio.Task[None]]()
@@ -71,17 +73,20 @@ class Router:
 
         Raises NotReadyError, QueueFullError.
         """
-        self._check(name, num_bytes)
+        owner = sharer()
+        self._check(name, num_bytes, owner)
         ticket = next(self._tickets)
         admitted = self._admitted[ticket] = asyncio.get_running_loop().create_future()
-        self._waiting_bytes += num_bytes
+        self._waiting.held[owner] += 1
+        self._waiting_bytes.held[owner] += num_bytes
         try:
             self.turns.arrive(ticket, name, self.now() if since is None else since)
             self.step()
             try:
                 process = await admitted
             finally:
-                self._waiting_bytes -= num_bytes
+                self._waiting.held[owner] -= 1
+                self._waiting_bytes.held[owner] -= num_bytes
                 del self._admitted[ticket]
             yield process
         finally:
@@ -146,15 +151,15 @@ class Router:
     def _end_s(self) -> float:
         return self._settings.drain_timeout + END_S
 
-    def _check(self, name: str, num_bytes: int) -> None:
+    def _check(self, name: str, num_bytes: int, owner: str) -> None:
         """Raise unless a request for this model may wait."""
         if self.is_draining:
             raise _draining()
         model = self.turns.models[name]
         if (fault := self._faults.get(name)) is not None and self.now() < model.not_before:
             raise NotReadyError(fault, code="failed")
-        num_waiting = sum(len(model.waiting) for model in self.turns.models.values())
-        if num_waiting >= self._settings.max_queue_size or self._waiting_bytes + num_bytes > _MAX_WAITING_BYTES:
+        if self._waiting.room(owner) <= 0 or self._waiting_bytes.room(owner) < num_bytes:
+            num_waiting = self._waiting.held[owner]
             text = f"{num_waiting} requests wait for their models (--max-queue-size, and 64 MiB); try later"
             raise QueueFullError(text, retry_after_s=max(1.0, model.load_s))
 
