@@ -147,7 +147,7 @@ def fp8(block: tuple[int, int] | None) -> Case:
 
 
 _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
-_NF4 = torch.tensor([
+NF4 = torch.tensor([
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
@@ -198,7 +198,7 @@ def bitsandbytes(kind: str) -> Case:
         nested = runs.abs().amax(1)
         rounded = _nearest(runs / nested[:, None], levels)
         absmax = (levels[rounded.int()] * nested[:, None]).flatten()[: len(absmax)] + offset
-        codes = _nearest(blocks / absmax[:, None], _NF4)
+        codes = _nearest(blocks / absmax[:, None], NF4)
         state = {
             "quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape),
             "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset.item(),
@@ -206,12 +206,12 @@ def bitsandbytes(kind: str) -> Case:
         parts = {
             "weight": (codes.flatten()[::2] << 4 | codes.flatten()[1::2])[:, None],
             "weight.absmax": rounded.flatten()[: len(absmax)].clone(),
-            "weight.quant_map": _NF4.clone(),
+            "weight.quant_map": NF4.clone(),
             "weight.nested_absmax": nested,
             "weight.nested_quant_map": levels,
             "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
         }
-        numbers = (_NF4 * 112).round() / 112
+        numbers = (NF4 * 112).round() / 112
         return parts, (numbers[codes.int()] * absmax[:, None]).view(weight.shape)
 
     is_4bit = kind == "nf4"
