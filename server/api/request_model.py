@@ -212,7 +212,7 @@ class RequestModel(BaseModel):
 
 Body = TypeVar("Body", bound=RequestModel)
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-# The longest that Linux takes. A million folders, 2 MB, would be looked up one after the other for hours.
+# The longest that Linux takes. A million folders, 2 MB, were not looked up after a minute.
 ServerPath = Annotated[str, Field(max_length=4096)]
 ModelName = Annotated[str | None, Field(description="Name of the served model or of an adapter; else a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
