@@ -116,7 +116,10 @@ class Fork:
                 "skip_special_tokens": params.skip_special_tokens,
             }
             pieces = TextStream(tokenizer, self.prompt_token_ids, stop=params.stop, **keeps)
-            text = "".join(pieces.push(token_id, last=False) for token_id in self.known)
+            text = "".join(
+                pieces.push(token_id, last=False, may_stop=number > params.min_tokens)
+                for number, token_id in enumerate(self.known, 1)
+            )
         return OutputDelta(request_id, 0, text, self.known)
 
 
