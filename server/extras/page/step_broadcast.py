@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import QueueFullError
 from ....engine.extras.inspection.step_watcher import StepWatcher, block_map
+from ....engine.language.workers.shares import most_of, sharer
 from ...http.json_response import dumps
 from ...http.sse import frame
 
@@ -103,8 +104,10 @@ class StepBroadcast:
 
         A viewer who does not see all gets the owner's own rows, and no blocks. Raises QueueFullError.
         """
-        if len(self._viewers) >= MAX_VIEWERS:
-            raise QueueFullError(f"{MAX_VIEWERS} viewers look on already; close one", retry_after_s=5.0)
+        num_own = sum(viewer.owner == owner for viewer in self._viewers)
+        most = most_of(MAX_VIEWERS, num_own=num_own, num_all=len(self._viewers), is_divided=bool(sharer()))
+        if num_own >= most:
+            raise QueueFullError(f"{num_own} of your viewers look on already; close one", retry_after_s=5.0)
         return self._read(engine, Viewer(owner, limited_to=None if sees_all else owner))
 
     def end(self) -> None:

@@ -1,8 +1,10 @@
 """A greedy key takes of everything that keys share as much as it gets. The next key still has its share, soon.
 
-Each row of the table "Shares of keys" in server/docs/access.md has its greedy key here; adapters' is in `extras/lora`.
+Each row of the table "Shares of keys" in server/docs/access.md has its greedy key here, or beside its folder. What is
+counted is found by walking the sources.
 """
 
+import ast
 import asyncio
 import json
 import random
@@ -30,6 +32,7 @@ from splitfuse.server.apis.embeddings.work import _BackgroundTurns, _Run
 from splitfuse.server.results.batches.part import BatchesPart
 from splitfuse.server.settings import Settings
 
+ROOT = Path(__file__).parents[3]
 GREEDY, OTHER = "greedy-secret-key", "other-secret-key"
 MIB = 2**20
 LINE = {"custom_id": "0", "method": "POST", "url": "/generate", "body": {"prompt": "a", "max_tokens": 5}}
@@ -304,13 +307,102 @@ def test_n_greedy_keys_leave_a_share():
     assert most_of(10, num_own=3, num_all=9, is_divided=False) == 10
 
 
-def test_each_row_of_the_documents_has_its_greedy_key():
-    text = (Path(__file__).parents[3] / "server/docs/access.md").read_text()
+# Rows of "Shares of keys" with their greedy keys: a test here, or the file of another one.
+GREEDY_KEYS = {
+    "bytes of files": test_bytes_of_files,
+    "unfinished batches": test_unfinished_batches,
+    "lines of batches that run": test_lines_of_batches,
+    "adapters in memory": "extras/lora/test_routes.py",
+    "bytes of results": test_bytes_and_number_of_results,
+    "unfinished results": test_bytes_and_number_of_results,
+    "bytes of uploads that arrive": test_bytes_of_uploads_that_arrive,
+    "waiting requests": test_waiting_requests,
+    "characters of prompts": test_characters_of_prompts,
+    "embeddings of many inputs": test_embeddings_of_many_inputs,
+    "grammars": test_grammars,
+    "requests before several models": "extras/router/test_router.py",
+    "viewers of steps": "extras/page/test_step_broadcast.py",
+}
+OWN = "of one call, or of the engine alone: no key waits for another's"
+READS = "a thread that reads for any request; each reading is short and bounded"
+ALL = "all of them together are bounded by the other rows"
+# Functions that count for all keys, refuse, or make places for which requests wait: their row, or why no key is greedy.
+COUNTED = {
+    "engine/extras/lora/adapters.py:Adapters._may_hold": "adapters in memory",
+    "engine/extras/lora/adapters.py:Adapters.in_thread": READS,
+    "engine/extras/disk_cache/disk_cache.py:DiskCache.__init__": READS,
+    "engine/extras/disk_cache/entry_reader.py:EntryReader.__init__": READS,
+    "engine/extras/parallel/rank_processes.py:_State.__init__": OWN,
+    "engine/extras/weight_updates/control.py:EngineControl._prepared": OWN,
+    "engine/execution/models/decoder.py:Decoder._loaded": OWN,
+    "engine/language/structured_output/compiler.py:GrammarCompiler.__init__": "grammars",
+    "engine/language/structured_output/compiler.py:GrammarCompiler.compile": "grammars",
+    "engine/language/structured_output/grammar_maker.py:Sandbox.run": "grammars",
+    "engine/language/structured_output/grammar_maker.py:GrammarMaker.__init__": "grammars",
+    "engine/language/structured_output/grammar_maker.py:GrammarMaker.make": "grammars",
+    "engine/language/structured_output/schemas/schema_walker.py:SchemaWalker.__init__": "grammars",
+    "engine/language/workers/input_threads.py:InputThreads.__init__": "characters of prompts",
+    "engine/language/workers/input_threads.py:InputThreads.hold": "characters of prompts",
+    "engine/serving/async_engine.py:AsyncEngine.__init__": OWN,
+    "engine/serving/builder.py:load": OWN,
+    "engine/serving/llm.py:LLM.run": OWN,
+    "engine/serving/queue_limits.py:QueueLimits.check_size": "waiting requests",
+    "engine/serving/queue_limits.py:_queue_full": "waiting requests",
+    "engine/serving/wait_prediction.py:WaitPrediction.check_goal": "the request's own goal",
+    "server/apis/embeddings/work.py:_Run.__init__": "embeddings of many inputs",
+    "server/extras/page/step_broadcast.py:StepBroadcast.chunks": "viewers of steps",
+    "server/extras/router/router.py:Router.__init__": "requests before several models",
+    "server/extras/router/router.py:Router._check": "requests before several models",
+    "server/extras/router/supervisor.py:_serve": "turns of models, not of keys",
+    "server/jobs/job_index.py:JobIndex.add": "unfinished results",
+    "server/jobs/result_store.py:ResultStore.check_quota": "bytes of results",
+    "server/results/batches/batches.py:Batches.__init__": "lines of batches that run",
+    "server/results/batches/batches.py:Batches.create": "unfinished batches",
+    "server/results/batches/files.py:Files.__init__": "bytes of uploads that arrive",
+    "server/results/batches/files.py:Files.add": "the size of one file",
+    "server/results/batches/files.py:Files._check_of.check": "bytes of files",
+    "server/results/batches/form.py:read_form.counted": "bytes of uploads that arrive",
+    "server/results/durable/memory_store.py:MemoryStore.__init__": ALL,
+}
+REFUSE = {"QueueFullError", "FileTooLargeError"}
+HOLD = {"most_of", "Shares", "Turns", "Semaphore", "BoundedSemaphore", "ThreadPoolExecutor"}
+
+
+def counted():
+    """Yield the functions that refuse because something is full, or that make places for which others wait."""
+    trees = [
+        (str(path.relative_to(ROOT)), ast.parse(path.read_text()))
+        for package in ("engine", "server")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    classes = [node for _, tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = REFUSE | HOLD
+    while more := {node.name for node in classes if names & {*map(ast.unparse, node.bases)}} - names:
+        names |= more
+
+    def visit(node, place):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            place = f"{place}{':' if place.endswith('.py') else '.'}{node.name}"
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names:
+            yield place
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, place)
+
+    for path, tree in trees:
+        if path != "engine/language/workers/shares.py":
+            yield from visit(tree, path)
+
+
+def test_whatever_is_counted_has_its_row():
+    found = set(counted())
+    assert found - COUNTED.keys() == set(), "something that keys share: how much of it does a greedy key leave?"
+    assert COUNTED.keys() - found == set(), "a row of nothing"
+
+
+def test_each_row_has_its_greedy_key():
+    text = (ROOT / "server/docs/access.md").read_text()
     rows = re.findall(r"^\| ([\w, ']+) \| [`\d]", text.partition("## Shares of keys")[2].partition("\n## ")[0], re.M)
-    assert rows == [
-        *(
-            "bytes of files", "unfinished batches", "lines of batches that run", "adapters in memory",
-            "bytes of results", "unfinished results", "bytes of uploads that arrive", "waiting requests",
-            "characters of prompts", "embeddings of many inputs", "grammars",
-        ),
-    ]  # fmt: skip
+    assert rows == [*GREEDY_KEYS]
+    assert GREEDY_KEYS.keys() - {*COUNTED.values()} == set()
+    for file in GREEDY_KEYS.values():
+        assert callable(file) or "greedy" in (ROOT / "tests/server" / file).read_text()

@@ -12,6 +12,7 @@ from splitfuse.engine.config import EngineConfig, ResolvedConfig
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.errors import QueueFullError
+from splitfuse.engine.language.workers.shares import note_sharer
 from splitfuse.server.extras.page import step_broadcast
 from splitfuse.server.extras.page.step_broadcast import StepBroadcast, Viewer
 
@@ -177,3 +178,17 @@ async def test_viewers_are_bounded(engine: Any, monkeypatch: pytest.MonkeyPatch)
         broadcast.chunks(engine, owner="")
     await first.close()
     await broadcast.chunks(engine, owner="").aclose()
+
+
+async def test_a_greedy_key_leaves_places_to_other_viewers(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_broadcast, "MAX_VIEWERS", 4)
+    broadcast, readers = StepBroadcast(), list[Reader]()
+    for owner, num_places in (("greedy", 2), ("other", 1)):
+        note_sharer(owner)
+        for _ in range(num_places):
+            readers.append(Reader(broadcast.chunks(engine, owner=owner)))
+            await readers[-1].until("hello")
+        with pytest.raises(QueueFullError, match=f"{num_places} of your viewers look on already"):
+            broadcast.chunks(engine, owner=owner)
+    for reader in readers:
+        await reader.close()
