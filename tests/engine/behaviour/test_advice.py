@@ -1,8 +1,14 @@
-"""Advice: an extra that raises in any hook, at every step, changes no token and ends no engine."""
+"""Advice: an extra that raises in any hook, at every step, changes no token and ends no engine.
 
+The hooks are found by walking the engine's sources: what a part wraps for the steps is guarded, or no step goes
+without it.
+"""
+
+import ast
+import importlib
 import inspect
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +17,9 @@ from engines import Collector, running_engine
 
 from splitfuse.engine import AsyncEngine, SamplingParams
 from splitfuse.engine.core import ports
-from splitfuse.engine.core.cost_model import CostModel
 from splitfuse.engine.extras.inspection.step_watcher import StepWatcher
 from splitfuse.engine.serving.delta_dispatch import EngineObserver
+from splitfuse.engine.serving.engine_part import EnginePart
 from splitfuse.engine.serving.guarded_hook import GuardedHook
 
 
@@ -23,7 +29,44 @@ def is_advice(port: Any) -> bool:
     return is_here and not getattr(port, "_is_protocol", False) and not issubclass(port, tuple)
 
 
-ADVICE = [port for port in vars(ports).values() if is_advice(port)] + [CostModel, EngineObserver]
+ROOT = Path(__file__).parents[3]
+GUARDED = "guarded: its failures cost the steps their advice"
+# What an exception costs, for each hook of a part.
+ROWS = {
+    **dict.fromkeys(("observer", "listener", "pacer", "speculator"), GUARDED),
+    **dict.fromkeys(("config", "companions", "runner", "test_params"), "the start: no step goes without them"),
+    **dict.fromkeys(("params_for", "params_now", "constrained", "fetch"), "the request that comes"),
+    **dict.fromkeys(("variants", "variant_digest", "stats", "weights_changed"), "the request that asks"),
+    "close": "nothing: the engine has ended",
+}
+
+
+def calls() -> Iterator[tuple[Path, ast.Call]]:
+    """Yield all calls in the engine."""
+    for path in sorted((ROOT / "engine").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield path, node
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def guards() -> dict[str, Any]:
+    """Return the base classes that answer where a hook raises, by their names."""
+    found: dict[str, Any] = {}
+    for path, call in calls():
+        if name_of(call) == "guarded":
+            module = ".".join(("splitfuse", *path.relative_to(ROOT).with_suffix("").parts))
+            default = call.args[1]
+            assert isinstance(default, ast.Call), (module, ast.unparse(call))
+            name = name_of(default)
+            found[name] = getattr(importlib.import_module(module), name)
+    return found
+
+
+ADVICE = list(guards().values())
 HOOKS = [
     (port.__name__, name)
     for port in ADVICE
@@ -33,10 +76,23 @@ HOOKS = [
 PROMPTS = ([5, 6, 7, 5, 6, 7, 5, 6], list(range(40)), [9] * 30, [1, 2, 3])
 
 
-def test_every_port_that_is_advice_is_found() -> None:
-    names = {port.__name__ for port in ADVICE}
-    assert names == {"CostModel", "EngineObserver", "Pacer", "RequestObserver", "SchedulerListener", "Speculator"}
+def test_every_port_that_is_advice_is_guarded() -> None:
+    assert {port for port in vars(ports).values() if is_advice(port)} - {*ADVICE} == set()
     assert len(HOOKS) > 25
+
+
+def test_every_hook_of_a_part_has_a_row() -> None:
+    hooks = {name for name in vars(EnginePart) if not name.startswith("_") and name != "generates"}
+    assert hooks == ROWS.keys()
+
+
+def test_what_a_part_puts_around_steps_is_guarded() -> None:
+    found = list(calls())
+    inside = {id(part) for _, call in found if name_of(call) == "guarded" for part in ast.walk(call)}
+    wrapped = [call for _, call in found if name_of(call) == "wrapped" and isinstance(call.args[0], ast.Constant)]
+    assert {call.args[0].value for call in wrapped if id(call) in inside} == {
+        name for name, row in ROWS.items() if row == GUARDED
+    }
 
 
 @pytest.fixture
