@@ -313,6 +313,7 @@ ROWS: dict[str, Scenario | str] = {
     "engine/extras/disk_cache/entry_folder.py:EntryFolder.remove": prefix_cache,
     "engine/extras/receipts/file_hashes.py:FileHashes._write": hashes,
     "engine/extras/simulation/recording.py:Recorder.open": private_files,
+    "engine/extras/simulation/plot.py:run": OUTPUT,
     "server/results/durable/sqlite_store.py:SqliteStore.backup": "a temporary file of its own, linked to a new name",
     "server/commands/model_store/pull.py:_check": "a file of the hub's cache whose name is not the hash of its content",
     "server/commands/model_store/pull.py:_from_index": "the model's own name in the hub's cache, where no such file is",
@@ -369,6 +370,8 @@ def _removers_in(path: Path) -> Iterator[str]:
 _ALWAYS = {
     *("unlink", "rmdir", "rmtree", "removedirs", "rename", "renames", "truncate", "ftruncate", "write_text"),
     *("write_bytes", "save_file", "copyfile", "copytree", "copy2", "mkstemp", "NamedTemporaryFile"),
+    *("savefig", "savez", "savez_compressed", "tofile", "memmap", "extractall", "unpack_archive", "urlretrieve"),
+    *("FileHandler", "RotatingFileHandler", "system"),
     *("create_private", "remove_own", "replace_own", "claim_folder"),
 }
 
@@ -382,12 +385,17 @@ def _removes(call: ast.Call) -> bool:
         return is_method and (len(call.args) == 1 or owner == "os")
     if name in ("remove", "save", "copy", "move"):
         return owner in ("os", "np", "shutil", "torch")
+    if name in ("run", "call", "check_call", "check_output", "Popen"):
+        words = {part.value for part in ast.walk(call) if isinstance(part, ast.Constant)}
+        return bool(words & {"rm", "rmdir", "mv", "cp", "dd", "truncate", "tar", "unzip"})
     if name in ("open", "fdopen"):
         modes = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
         modes += [
             word.value.value for word in call.keywords if word.arg == "mode" and isinstance(word.value, ast.Constant)
         ]
         flags = {part.attr for part in ast.walk(call) if isinstance(part, ast.Attribute)}
+        if isinstance(function, ast.Name) and not all(isinstance(arg, ast.Constant) for arg in call.args[1:2]):
+            return True  # a mode that the source does not show
         return any(set(mode) & set("wx+") for mode in modes if len(mode) <= 3) or bool(flags & {"O_TRUNC", "O_CREAT"})
     return name in _ALWAYS
 
