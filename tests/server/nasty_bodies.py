@@ -18,7 +18,10 @@ class Document:
     def __init__(self, document: Schema) -> None:
         self._schemas = document["components"]["schemas"]
         self.posts: dict[str, Schema] = {}
+        self.without_body: set[str] = set()
         for path, operations in document["paths"].items():
+            if "requestBody" not in operations.get("post", {"requestBody": {}}):
+                self.without_body.add(path)
             content = operations.get("post", {}).get("requestBody", {}).get("content", {})
             if "application/json" in content:
                 self.posts[path] = content["application/json"]
@@ -31,7 +34,7 @@ class Document:
         limit = _limit(fields)
         example = {**(body.get("example") or {}), **limit}
         for name in ("k{}", "client_metadata_{:07}", "x" * 100 + "{}"):
-            yield f"many {name}", lambda name=name: {**example, **_many(name)}
+            yield f"many {name}", lambda name=name: {**example, **many_fields(name)}
         for field, of in fields.items():
             for kind, make in self._values(of, depth=3):
                 yield f"{field}: {kind}", lambda field=field, make=make: _with(example, field, make())
@@ -76,7 +79,7 @@ class Document:
         if schema.get("additionalProperties", True) is not False:
             yield "nested objects", lambda: _deep(dict)
             for name in ("k{}", "x" * 100 + "{}", "{}"):
-                yield f"many {name[:8]}", lambda name=name: _many(name)
+                yield f"many {name[:8]}", lambda name=name: many_fields(name)
         small = next(iter(self._small(schema)), {})
         for name, of in schema.get("properties", {}).items() if depth else ():
             for kind, make in self._values(of, depth=depth - 1):
@@ -119,7 +122,8 @@ def _with(example: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
 _SMALL = {"string": "a", "integer": 5, "number": 0.5, "boolean": True}
 
 
-def _many(name: str) -> dict[str, Any]:
+def many_fields(name: str) -> dict[str, Any]:
+    """Return as many fields as fit a body."""
     return {name.format(number): 1 for number in range(SIZE // (len(name.format(10**5)) + 6))}
 
 

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from nasty_bodies import Document, Named, long_answers
+from fastapi.routing import APIRoute
+from nasty_bodies import Document, Named, long_answers, many_fields
 from serving import ServerProcess
 from tiny_encoders import save_pooled
+
+from splitfuse.server.extension import declared
 
 MAX_S, MAX_MIB = 0.25, 100
 NUM_BODIES = 10**9 if os.environ.get("SPLITFUSE_TEST_ALL") else 2  # for each route
@@ -132,15 +135,43 @@ def test_a_text_is_not_tokenized_for_nothing(server: ServerProcess, path: str) -
     assert "2000000 characters, and at most 524288 are tokenized at once" in answer.text
 
 
+POOLING = "server/apis/embeddings"
+UNLISTED = {"/api/embed": {"input": ["x"] * 2048}, "/api/embeddings": {"prompt": "x" * 10**6}}
+REST = {
+    **dict.fromkeys(UNLISTED, "sent to a model that pools"),
+    "/v1/files": "bytes of uploads have their tests: behaviour/test_greedy_keys.py, results/batches/test_form.py",
+    **dict.fromkeys(("/api/pull", "/api/push", "/api/create", "/api/copy"), "no field is read but the model's name"),
+}
+
+
+def declared_posts() -> Iterator[tuple[str, APIRoute]]:
+    """Yield the routes for POST in the sources, each with its folder."""
+    for extension in declared():
+        for route in extension.load_router().routes if extension.router else ():
+            if isinstance(route, APIRoute) and "POST" in route.methods:
+                yield extension.folder, route
+
+
+def test_no_route_of_the_sources_is_left_out(server: ServerProcess) -> None:
+    found = document(server)
+    sent = {route.endpoint for folder, route in declared_posts() if route.path in found.posts or folder == POOLING}
+    others = {route.path for _, route in declared_posts() if route.endpoint not in sent}  # but other names of those
+    assert others - found.without_body == REST.keys()
+
+
 def test_every_route_of_a_model_that_pools(tmp_path: Path) -> None:
     save_pooled("bert", tmp_path)
     with ServerProcess(str(tmp_path)) as server:
         found = document(server)
-        paths = [path for path in found.posts if path in ("/pooling", "/v1/embeddings", "/v1/rerank", "/score")]
-        assert len(paths) == 4
+        routes = [route for folder, route in declared_posts() if folder == POOLING]
+        paths = [route.path for route in routes if route.path in found.posts]
+        assert {route.endpoint for route in routes if route.path in paths} == {route.endpoint for route in routes}
         assert [fault for path in paths for fault in check(server, path, chosen(found, path))] == []
         assert check(server, "/pooling", [("long", lambda: {"input": ["x" * 400] * 256})]) == []
         assert check(server, "/v1/embeddings", [("long", lambda: {"input": ["x"] * 2048})]) == []
+        for path, body in UNLISTED.items():
+            many = [("long", lambda body=body: body), ("many", lambda body=body: {**body, **many_fields("k{}")})]
+            assert check(server, path, many) == []
 
 
 @pytest.mark.sampled(4)
