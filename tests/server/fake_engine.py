@@ -30,6 +30,7 @@ from splitfuse.engine.language.chat.chat_form import form_facts
 from splitfuse.engine.language.chat.template import ChatTemplate
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
+SCRIPTED = 1000  # ids of a script's pieces begin here
 MAX_MODEL_LEN = 512
 NUM_BLOCKS = 100
 BLOCK_SIZE = 16
@@ -51,6 +52,7 @@ class FakeTokenizer:
 
     def __init__(self) -> None:
         self.chat_template = _template()
+        self.pieces: list[str] = []  # of scripts
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
@@ -61,7 +63,18 @@ class FakeTokenizer:
         return ""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return bytes(i for i in token_ids if i < 256).decode("utf-8", "replace")
+        return b"".join(map(self._bytes_of, token_ids)).decode("utf-8", "replace")
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        if token_id >= SCRIPTED:
+            return self.pieces[token_id - SCRIPTED].encode()
+        return bytes([token_id]) if token_id < 256 else b""
+
+    def scripted_id(self, piece: str) -> int:
+        """Return the id of a piece of a script."""
+        if piece not in self.pieces:
+            self.pieces.append(piece)
+        return SCRIPTED + self.pieces.index(piece)
 
     def special_ids(self, texts: Sequence[str]) -> dict[str, int]:
         return {}
@@ -346,7 +359,10 @@ class FakeEngine:
         text, reason = chr(token_id), "length"
         if self.script is not None:
             text = self.script[position]
-            token_id, reason = ord(text[:1] or " ") % 256, "stop" if position == len(self.script) - 1 else "length"
+            token_id, reason = (
+                self.tokenizer.scripted_id(text),
+                "stop" if position == len(self.script) - 1 else "length",
+            )
         logprobs = None
         if handle.params.logprobs is not None:
             top = tuple((97 + rank, -0.5 - rank) for rank in range(handle.params.logprobs))

@@ -1,9 +1,12 @@
 """ModelText: text to token ids and back, by the tokenizer of the served model."""
 
+from codecs import getincrementaldecoder
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...jobs.job import Job
 from ...service import Service
+from .answer_format import AnswerFormat
 
 
 class ShownToken(NamedTuple):
@@ -11,6 +14,9 @@ class ShownToken(NamedTuple):
 
     text: str
     raw: bytes
+
+
+TokenText = Callable[[int], ShownToken]
 
 
 class ModelText:
@@ -45,3 +51,14 @@ class ModelText:
         """Return the text of token ids, special tokens included."""
         _ = self._service.tokenizer  # raises
         return await self._service.engine.prompts.decode(token_ids)
+
+
+def num_reasoning_tokens(job: Job, answer: AnswerFormat, token_text: TokenText) -> int:
+    """Count the tokens up to the end of the reasoning, over all outputs, whichever of them came together."""
+    count = 0
+    for output in job.outputs if answer.reasoning is not None else ():
+        reader, decoder = answer.reader(), getincrementaldecoder("utf-8")("replace")
+        for token_id in output.token_ids:
+            reader.push(decoder.decode(token_text(token_id).raw))
+            count += reader.is_thinking
+    return count

@@ -9,25 +9,29 @@ from ....engine.language.chat.answer_parser import AnswerParser
 from ....engine.language.chat.answer_parts import AnswerPart, read_whole
 from ....engine.serving.request_output import CompletionOutput
 from ...api.chat.answer_format import AnswerFormat
+from ...api.chat.model_text import TokenText, num_reasoning_tokens
 from ...api.native.response import prompt_logprobs
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from .request import Shown
-from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
+from .response import Head, ResponseBuilder, ending, full_usage, scored_token
 
 # Reasoning has two names: DeepSeek's, which most clients read, and vLLM's newer one.
 _NAMES = {"content": ("content",), "reasoning": ("reasoning_content", "reasoning")}
 
 
 class ChatResponseBuilder(ResponseBuilder):
-    """Builder of chat answers. `answer` is the format to split them by."""
+    """Builder of chat answers. `answer`: the format to split them by. `own_text` returns a single token's text."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, head: Head, token_text: TokenText, *, shown: Shown, answer: AnswerFormat) -> None:
+    def __init__(
+        self, head: Head, token_text: TokenText, *, shown: Shown, answer: AnswerFormat, own_text: TokenText
+    ) -> None:
         super().__init__(head, token_text, shown=shown)
         self._answer = answer
+        self._own_text = own_text
         self._readers: dict[int, AnswerParser] = {}  # parser of each streamed choice
         self._calling: set[int] = set()  # choices that have called a tool
         self._custom_calls: dict[int, set[int]] = {}  # numbers of the custom tools' calls of each streamed choice
@@ -42,8 +46,7 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Count the answer's tokens, and how many of them were reasoning."""
-        reads = self._answer.reasoning is not None
-        count = sum(num_reasoning_tokens(job, self._answer) for job in jobs) if reads else 0
+        count = sum(num_reasoning_tokens(job, self._answer, self._own_text) for job in jobs)
         return full_usage(jobs) | {"completion_tokens_details": {"reasoning_tokens": count}}
 
     def first_chunk(self, index: int, job: Job) -> str | None:
@@ -132,17 +135,6 @@ class ChatResponseBuilder(ResponseBuilder):
         if items is None:
             return None
         return {"content": (scored_token(item, self._token_text) for item in items), "refusal": None}
-
-
-def num_reasoning_tokens(job: Job, answer: AnswerFormat) -> int:
-    """Count the tokens up to the end of the reasoning, over all of the job's outputs."""
-    readers = [answer.reader() for _ in job.outputs]
-    count = 0
-    for event in job.events:
-        readers[event.index].push(event.text)
-        if readers[event.index].is_thinking:
-            count += len(event.token_ids)
-    return count
 
 
 def new_call_id() -> str:

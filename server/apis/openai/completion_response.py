@@ -7,11 +7,12 @@ from typing import Any
 
 from ....engine.core.outputs import OutputDelta, TokenLogprobs
 from ....engine.serving.request_output import CompletionOutput
+from ...api.chat.model_text import TokenText
 from ...api.native.response import finite_logprob, prompt_logprobs
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from .request import Echo, Shown
-from .response import Head, ResponseBuilder, TokenText, ending, full_usage
+from .response import Head, ResponseBuilder, ending, full_usage
 
 # A token and its logprobs, which the first token of a prompt lacks.
 _Scored = tuple[int, TokenLogprobs | None]

@@ -4,19 +4,17 @@ A chunk is a prebuilt beginning and end around the one choice that changes. Near
 no more JSON than that text.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ....engine.core.outputs import OutputDelta, TokenLogprobs
 from ....engine.serving.request_output import CompletionOutput
-from ...api.chat.model_text import ShownToken
+from ...api.chat.model_text import TokenText
 from ...api.native.response import finite_logprob
 from ...http.json_response import dumps
 from ...jobs.job import Job, additions, usage
 from .request import Shown
-
-TokenText = Callable[[int], ShownToken]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from ...api.chat.answer_check import AnswerCheck
 from ...api.chat.answer_format import AnswerFormat
 from ...api.chat.fill_in_middle import FillIn, fill_in
 from ...api.chat.generation import Generation, chat_generation, streamed
-from ...api.chat.model_text import ModelText, ShownToken
+from ...api.chat.model_text import ModelText, ShownToken, TokenText
 from ...api.chat.timed_route import TimedRoute
 from ...api.chat.token_limit import announce_cut, cut_to_fit
 from ...api.openapi import GENERATION, KEYED, LOOKUP, errors, events
@@ -40,7 +40,7 @@ from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .model_list import described, is_anthropic, page_of_models
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest, Shown
-from .response import Head, ResponseBuilder, TokenText
+from .response import Head, ResponseBuilder
 from .stream import OpenAIStreamWriter
 
 router = APIRouter(tags=["OpenAI"], route_class=TimedRoute)
@@ -230,7 +230,11 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
     )
     head = _head(service, _CHAT, params)
     build = functools.partial(
-        ChatResponseBuilder, token_text=_token_text(service, body), shown=body.shown, answer=answer
+        ChatResponseBuilder,
+        token_text=_token_text(service, body),
+        own_text=ModelText(service).shown,
+        shown=body.shown,
+        answer=answer,
     )
     if body.store and body.stream:
         stored = _StoredChat(head=head, build=build, shown=body.shown, check=generation.check)

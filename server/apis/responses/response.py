@@ -7,13 +7,14 @@ from typing import Any
 from ....engine.core.outputs import OutputDelta
 from ....engine.errors import InvalidRequestError, SplitfuseError
 from ....engine.language.chat.messages import Message, read_items
+from ...api.chat.model_text import TokenText, num_reasoning_tokens
 from ...api.streaming import MAX_BATCH, StreamWriter
 from ...http.errors import Problem, describe
 from ...http.json_response import dumps
 from ...http.sse import frame
 from ...jobs.job import Job, usage
 from ...jobs.result_store import ID_PREFIX
-from ..openai.response import TokenText, scored_token
+from ..openai.response import scored_token
 from .output_items import Event, OutputItems
 from .request import StoredRequest, stored_request
 
@@ -50,7 +51,6 @@ class ResponseLife:
         answer = self._request.answer
         self._output = OutputItems(job.seq_id, customs=answer.customs, namespaces=answer.namespaces)
         self._held: list[dict[str, Any]] = []  # logprobs of text that is held back
-        self._num_reasoning_tokens = 0
         self._num_events = 0
 
     def begin(self) -> list[Event]:
@@ -66,7 +66,6 @@ class ResponseLife:
         if delta.index:  # a job of another API may have several outputs
             return []
         parts = self._reader.push(delta.text)
-        self._num_reasoning_tokens += len(delta.token_ids) if self._reader.is_thinking else 0
         if self._request.has_logprobs:
             self._held += [scored_token(item, self._token_text) for item in delta.logprobs or ()]
         logprobs, self._held = (self._held, []) if parts else ((), self._held)
@@ -116,11 +115,12 @@ class ResponseLife:
 
     def _usage(self) -> dict[str, Any]:
         counts = usage(self._job)
+        num_reasoning = num_reasoning_tokens(self._job, self._request.answer, self._token_text)
         return {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": self._job.num_cached_tokens, "cache_write_tokens": 0},
             "output_tokens": counts["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": self._num_reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": num_reasoning},
             "total_tokens": counts["total_tokens"],
         }
 
