@@ -122,7 +122,7 @@ fuzz: $(VENV)/.test  ## hostile requests for MINUTES=30; ARGS="--case N" sends o
 soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing kept
 	$(CAMPAIGN) soak --minutes $(or $(MINUTES),60) $(ARGS)
 
-pairs: $(VENV)/.test  ## features that meet, all pairs of 43 switches: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1 ARGS=--planted
+pairs: $(VENV)/.test  ## features that meet, all pairs of 45 switches and 12 other doors: equal to the bit to an undisturbed run; SECONDS=3600 SEED=1 ARGS=--planted
 	$(CAMPAIGN) pairs --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) $(ARGS)
 
 worlds-all: $(VENV)/.test  ## all orders of events in small worlds of the scheduler, on two processes; SECONDS=600

@@ -11,6 +11,8 @@ import tempfile
 import time
 from typing import Any
 
+from pairs.doors import DOORS
+from pairs.files import Files
 from pairs.planted import PLANTED
 from pairs.row import Asked, Judged, run_row, undisturbed
 from pairs.switches import NUMBERS, REQUEST, SERVER, Row, body, covering, pairs_of
@@ -28,37 +30,50 @@ def main() -> int:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     asked = [Asked(row, body(row, seed=number)) for number, row in enumerate(covering(REQUEST, rng))]
-    if options.planted:
-        return _planted(asked, seconds=options.seconds / len(PLANTED), seed=options.seed)
-    rows = covering(SERVER, rng)[: options.rows]
-    start, answers, results = time.monotonic(), _Undisturbed(asked), Judged()
+    with Files() as files:
+        if options.planted:
+            return _planted(asked, files, seconds=options.seconds / len(PLANTED), seed=options.seed)
+        return _run(asked, covering(SERVER, rng)[: options.rows], files, seconds=options.seconds, seed=options.seed)
+
+
+def _run(asked: list[Asked], rows: list[Row], files: Files, *, seconds: float, seed: int) -> int:
+    start, answers, results = time.monotonic(), _Undisturbed(asked, files), Judged()
     pairs = set().union(*(pairs_of(request.row) for request in asked))
     for number, row in enumerate(rows):
-        left = options.seconds - (time.monotonic() - start)
-        seconds = max(LEAST_S, left / (len(rows) - number) - 15)
+        expected, left = answers.of(row), seconds - (time.monotonic() - start)
+        row_s = max(LEAST_S, left / (len(rows) - number) - 15)
         with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
-            judged = run_row(row, asked, answers.of(row), folder=folder, seconds=seconds, seed=options.seed + number)
+            judged = run_row(row, asked, expected, files, folder=folder, seconds=row_s, seed=seed + number)
         results.add(judged)
         print("\n".join(judged.faults), end="\n" if judged.faults else "", flush=True)
         pairs |= pairs_of(row)
         # A request's switch meets a server's in every row.
-        pairs |= {(one, other) for request in asked for one in request.row.items() for other in row.items()}
+        sent = [*asked, *(Asked({"door": name}, door.body) for name, door in DOORS.items())]
+        pairs |= {(one, other) for request in sent for one in request.row.items() for other in row.items()}
         print(f"row {number + 1} of {len(rows)}: {judged}; {' '.join(f'{k}={v}' for k, v in row.items())}", flush=True)
 
     print(f"{results.num_answers} answers, {len(pairs)} pairs, {results.num_different} different")
     return int(results.is_wrong)
 
 
-def _planted(asked: list[Asked], *, seconds: float, seed: int) -> int:
+def _planted(asked: list[Asked], files: Files, *, seconds: float, seed: int) -> int:
     """Run a server with each planted bug. Returns 1 if one is not found."""
-    answers, num_found = _Undisturbed(asked), 0
+    answers, num_found = _Undisturbed(asked, files), 0
     for name, bug in PLANTED.items():
         row = bug.row()
         program = (sys.executable, "-P", "-m", "pairs.planted", name)
         with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
             most_s = max(LEAST_S, seconds - 10)
             judged = run_row(
-                row, asked, answers.of(row), folder=folder, seconds=most_s, seed=seed, program=program, until_found=True
+                row,
+                asked,
+                answers.of(row),
+                files,
+                folder=folder,
+                seconds=most_s,
+                seed=seed,
+                program=program,
+                until_found=True,
             )
         num_found += judged.is_wrong
         told = "found" if judged.is_wrong else "MISSED"
@@ -70,14 +85,16 @@ def _planted(asked: list[Asked], *, seconds: float, seed: int) -> int:
 class _Undisturbed:
     """Answers of servers without load, by the switches on which their bits may depend."""
 
-    def __init__(self, asked: list[Asked]) -> None:
-        self._asked = asked
-        self._kept: dict[tuple[str, ...], list[Any]] = {}
+    def __init__(self, asked: list[Asked], files: Files) -> None:
+        self._asked, self._files = asked, files
+        self._kept: dict[tuple[str, ...], dict[str, Any]] = {}
 
-    def of(self, row: Row) -> list[Any]:
-        key = tuple(row[name] for name in NUMBERS)
+    def of(self, row: Row) -> dict[str, Any]:
+        pooler = "off" if row["lora"] == "on" else "on"
+        alone = {name: row[name] for name in (*NUMBERS, "lora")} | {"pooler": pooler}
+        key = tuple(alone.values())
         if key not in self._kept:
-            self._kept[key] = undisturbed({name: row[name] for name in NUMBERS}, self._asked)
+            self._kept[key] = undisturbed(alone, self._asked, self._files)
         return self._kept[key]
 
 

@@ -5,19 +5,20 @@ import json
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from pairs.switches import Row, arguments
+from pairs.doors import DOORS, comparable
+from pairs.files import Files
+from pairs.switches import Row
 from served import SERVE, Served
 
-from splitfuse.engine.config import DEMO_FOLDER
-
 NUM_CLIENTS = 6
-_ONE_THREAD = ("--num-threads", "1")
+_SETTINGS = ("--num-threads", "1", "--served-model-name", "pairs", "--tool-call-parser", "hermes",
+             "--reasoning-parser", "deepseek_r1")  # fmt: skip
 _BUSY = (429, 503)  # come back later
 
 
@@ -61,16 +62,28 @@ def answer_of(result: dict[str, Any]) -> Any:
     )
 
 
-def undisturbed(row: Row, asked: Sequence[Asked]) -> list[Any]:
+def asked_by(row: Row, asked: Sequence[Asked]) -> list[Asked]:
+    """Return the requests that a server takes."""
+    doors = [Asked({"door": name}, door.body) for name, door in DOORS.items() if door.needs.items() <= row.items()]
+    return [*asked, *doors]
+
+
+def undisturbed(row: Row, asked: Sequence[Asked], files: Files) -> dict[str, Any]:
     """Return the answers of a server that does nothing else, one after the other."""
-    with Served(*_ONE_THREAD, *arguments(row, "")) as server, server.client(timeout=120) as client:
-        return [answer_of(_polled(client, request.body)) for request in asked]
+    answers = {}
+    with Served(*_SETTINGS, *files.arguments(row, "")) as server, server.client(timeout=120) as client:
+        for request in asked_by(row, asked):
+            door = DOORS.get(request.row["door"])
+            found = answer_of(_polled(client, request.body)) if door is None else comparable(door.answer(client))
+            answers[str(request.row)] = found
+    return answers
 
 
 def run_row(
     row: Row,
     asked: Sequence[Asked],
-    expected: Sequence[Any],
+    expected: Mapping[str, Any],
+    files: Files,
     *,
     folder: str,
     seconds: float,
@@ -79,11 +92,11 @@ def run_row(
     until_found: bool = False,
 ) -> Judged:
     """Run a server under load, for the time or until something is wrong; return how its answers compare."""
-    args = (*_ONE_THREAD, *arguments(row, folder))
+    args = (*_SETTINGS, *files.arguments(row, folder))
     judged = Judged()
     try:
         with Served(*args, program=program) as first:
-            load = _Load(first, row, asked, expected, seed=seed)
+            load = _Load(first, row, asked_by(row, asked), expected, files.weights(row), seed=seed)
             server = load.run(args, seconds=seconds, until_found=until_found)
             try:
                 judged = load.judged
@@ -101,10 +114,19 @@ def run_row(
 class _Load:
     """Clients that ask until the time is over, and one event after the other."""
 
-    def __init__(self, server: Served, row: Row, asked: Sequence[Asked], expected: Sequence[Any], *, seed: int) -> None:
+    def __init__(
+        self,
+        server: Served,
+        row: Row,
+        asked: Sequence[Asked],
+        expected: Mapping[str, Any],
+        weights: str,
+        *,
+        seed: int,
+    ) -> None:
         self.judged = Judged()
         self._server, self._row, self._seed = server, row, seed
-        self._asked, self._expected = asked, expected
+        self._asked, self._expected, self._weights = asked, expected, weights
         self._lock = threading.Lock()
         self._is_over = threading.Event()
 
@@ -137,7 +159,7 @@ class _Load:
             elif event in ("pause", "sleep", "weights"):
                 steps = {"pause": ("/pause?mode=keep", "/resume"), "sleep": ("/sleep?level=1&mode=keep", "/wake_up")}
                 for path in steps.get(event, ("/weights",)):
-                    body = {"path": str(DEMO_FOLDER), "mode": "keep"} if event == "weights" else None
+                    body = {"path": self._weights, "mode": "keep"} if event == "weights" else None
                     with self._server.client(timeout=120) as client:
                         reply = client.post(path, json=body, headers=self._headers("all"))
                     if reply.status_code >= 400:
@@ -146,14 +168,14 @@ class _Load:
 
     def _client(self, rng: random.Random) -> None:
         while not self._is_over.is_set():
-            number = rng.randrange(len(self._asked))
+            request = rng.choice(self._asked)
             # TransportError: the server was killed.
             with contextlib.suppress(httpx.TransportError), self._server.client(timeout=120) as client:
                 client.headers.update(self._headers(rng.choice(["the-first", "the-other"])))
-                if self._row["event"] == "aborts" and rng.random() < 0.4:
-                    self._abort(client, self._asked[number].body, rng)
+                if self._row["event"] == "aborts" and request.row["door"] not in DOORS and rng.random() < 0.4:
+                    self._abort(client, request.body, rng)
                 else:
-                    self._compare(number, client, rng)
+                    self._compare(request, client, rng)
 
     def _abort(self, client: httpx.Client, body: dict[str, Any], rng: random.Random) -> None:
         with client.stream("POST", "/generate", json={**body, "stream": True}) as reply:
@@ -161,10 +183,13 @@ class _Load:
             for _, _line in zip(range(num_lines), reply.iter_lines(), strict=False):
                 pass
 
-    def _compare(self, number: int, client: httpx.Client, rng: random.Random) -> None:
-        request = self._asked[number]
+    def _compare(self, request: Asked, client: httpx.Client, rng: random.Random) -> None:
+        door = DOORS.get(request.row["door"])
         try:
-            result = _result(client, request, rng, has_kills=self._row["event"] == "kill")
+            if door is None:
+                found = answer_of(_result(client, request, rng, has_kills=self._row["event"] == "kill"))
+            else:
+                found = comparable(_checked(door.answer(client)))
         except _LaterError:
             time.sleep(0.2)
             return
@@ -172,13 +197,14 @@ class _Load:
             if self._row["event"] != "weights" or "have changed since this answer" not in str(exc):  # so no fork of it
                 self._fault(f"{request.row}: {exc}")
             return
-        found = answer_of(result)
+        expected = self._expected[str(request.row)]
         with self._lock:
             self.judged.num_answers += 1
-            if found != self._expected[number]:
+            if found != expected:
                 self.judged.num_different += 1
                 if self.judged.num_different <= 3:
-                    self.judged.faults.append(f"{request.row}: {_difference(found, self._expected[number])}")
+                    told = f"{found!s:.900} instead of {expected!s:.900}" if door else _difference(found, expected)
+                    self.judged.faults.append(f"{request.row}: {told}")
 
     def _fault(self, text: str) -> None:
         with self._lock:
@@ -299,12 +325,16 @@ def _polled(
 
 
 def _answered(reply: httpx.Response) -> dict[str, Any]:
+    value: dict[str, Any] = _checked(reply).json()
+    return value
+
+
+def _checked(reply: httpx.Response) -> httpx.Response:
     if reply.status_code in _BUSY:
         raise _LaterError
     if reply.status_code >= 300:
         raise _FaultError(f"{reply.request.method} {reply.request.url.path}: {reply.status_code} {reply.text[:300]}")
-    value: dict[str, Any] = reply.json()
-    return value
+    return reply
 
 
 def _difference(found: Any, expected: Any) -> str:

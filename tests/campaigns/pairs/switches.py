@@ -2,10 +2,8 @@
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from splitfuse.engine.config import DEMO_FOLDER
 
 Row = dict[str, str]
 Switches = Mapping[str, Mapping[str, Any]]
@@ -13,11 +11,13 @@ Pair = tuple[tuple[str, str], tuple[str, str]]
 
 EVENTS = ("none", "aborts", "pause", "sleep", "weights", "kill")
 _KEYS = ("--api-key", "key-of-the-first", "--api-key", "key-of-the-other")
-# Arguments of `splitfuse serve` by value. FOLDER is the row's own folder.
+# Arguments of `splitfuse serve` by value. FOLDER, DATABASE and FILES: see files.py.
 SERVER: Switches = {
+    "model": {"demo": ["FILES/demo"], "hybrid": ["FILES/hybrid"]},
+    "ranks": {"1": [], "2": ["--tensor-parallel-size", "2"]},
     "dtype": {"float32": ["--dtype", "float32"], "bfloat16": ["--dtype", "bfloat16"]},
     "kv": {"auto": [], "int8": ["--kv-cache-dtype", "int8"]},
-    "blocks": {"few": ["--num-kv-blocks", "72"], "many": ["--num-kv-blocks", "600"]},
+    "blocks": {"few": ["--num-kv-blocks", "96"], "many": ["--num-kv-blocks", "600"]},
     "block_size": {"16": [], "8": ["--block-size", "8"]},
     "seqs": {"3": ["--max-num-seqs", "3"], "16": ["--max-num-seqs", "16"]},
     "budget": {name: ["--max-num-batched-tokens", name] for name in ("32", "512")} | {"auto": []},
@@ -31,17 +31,18 @@ SERVER: Switches = {
     },
     "drafts": {"none": [], **{name: ["--speculative-config", name] for name in ("ngram", "suffix")}},
     "disk": {"none": [], "folder": ["--prefix-cache-dir", "FOLDER/cache"]},
-    "results": {"memory": [], "file": ["--results", "FOLDER/results"]},
-    "lora": {"off": [], "on": ["--enable-lora"]},
+    "results": {"memory": [], "file": ["--results", "FOLDER/results"], "database": ["--results", "DATABASE"]},
+    "lora": {"off": [], "on": ["--enable-lora", "--lora-modules", "adapter=FILES/adapter"]},
+    "pooler": {"off": [], "on": ["--pooler-config", '{"pooling_type": "LAST"}']},
     "goal": {"none": [], "itl": ["--itl-ms", "50"], "ttft": ["--ttft-ms", "60000"]},
     "interval": {"1": [], "4": ["--stream-interval", "4"]},
     "log": {"off": ["--no-request-log"], "steps": ["--log-steps"]},
     "record": {"off": [], "on": ["--record", "FOLDER/record"]},
     "async": {"on": [], "off": ["--no-async-scheduling"]},
     "keys": {"none": [], "two": [*_KEYS, "--admin-key", "key-of-all"]},
-    "event": {name: ["--weights-dir", str(DEMO_FOLDER.parent)] for name in EVENTS},
+    "event": {name: ["--weights-dir", "FILES"] for name in EVENTS},
 }  # fmt: skip
-NUMBERS = ("dtype", "kv")  # switches on which the bits of an answer may depend
+NUMBERS = ("model", "ranks", "dtype", "kv")  # switches on which the bits of an answer may depend
 # Fields of a request by value; a request has `max_tokens` and `seed` of its own.
 _PROMPT = "Once upon a time there was a little girl who lived in a small house. "
 REQUEST: Switches = {
@@ -79,6 +80,13 @@ REFUSED: frozenset[frozenset[tuple[str, str]]] = frozenset(
         (("event", "kill"), ("results", "memory")),  # loses what it has not promised
         (("disk", "folder"), ("prefixes", "off")),
         (("disk", "folder"), ("record", "on")),
+        (("ranks", "2"), ("disk", "folder")),
+        (("ranks", "2"), ("lora", "on")),
+        (("ranks", "2"), ("model", "hybrid")),
+        (("ranks", "2"), ("event", "weights")),
+        (("ranks", "2"), ("event", "sleep")),
+        (("lora", "on"), ("model", "hybrid")),
+        (("lora", "on"), ("pooler", "on")),
         (("record", "on"), ("event", "weights")),
         (("lora", "on"), ("event", "weights")),
         (("lora", "on"), ("event", "sleep")),
@@ -135,9 +143,9 @@ def _may_stand(row: Row, name: str, value: str) -> bool:
     return all(frozenset(((name, value), item)) not in REFUSED for item in row.items())
 
 
-def arguments(row: Row, folder: str) -> Iterable[str]:
-    """Return a server's arguments."""
-    return [part.replace("FOLDER", folder) for name, value in row.items() for part in SERVER[name][value]]
+def arguments(row: Row) -> list[str]:
+    """Return a server's arguments, with names of places that are filled (files.py)."""
+    return [part for name, value in row.items() for part in SERVER[name][value]]
 
 
 def body(row: Row, *, seed: int) -> dict[str, Any]:
