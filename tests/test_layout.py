@@ -56,7 +56,7 @@ LARGER = {
     "engine/extras/receipts": (669, "a canonical form and a verifier"),
     "engine/extras/simulation": (748, "recordings, their replay and their pictures"),
     "engine/extras/spec_decode": (1120, "four drafters and their settings"),
-    "server/api/chat": (919, "conversations, tools and checks of answers, for all dialects"),
+    "server/api/chat": (929, "conversations, tools and checks of answers, for all dialects"),
     "server/apis/openai": (756, "the API that most clients use, and chats that are kept"),
     "server/apis/responses": (765, "a dialect with items, events and stored answers"),
     "server/extras/fronts": (1000, "a link, the engine's process, a mirror of its core, requests that outlive a kill"),
