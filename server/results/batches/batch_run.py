@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....engine.errors import EngineDeadError, InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
@@ -42,6 +42,8 @@ class BatchContext:
     clock: Callable[[], float]  # wall clock
     file_ttl: float
     retry_s: float  # wait before a retry, after failures that are not the batch's fault
+    ending: asyncio.Event = field(default_factory=asyncio.Event)  # set: no line begins any more
+    lines: set[asyncio.Task[None]] = field(default_factory=set)  # lines that run
 
 
 class BatchRun:
@@ -172,11 +174,16 @@ class BatchRun:
                 async for number, text in self._lines():
                     if number not in finished and number not in suspects:
                         await self._context.slots.take(self.batch.owner)
-                        group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
+                        if self._context.ending.is_set():
+                            await asyncio.Event().wait()  # until the next process goes on
+                        task = group.create_task(self._answer(number, text))
+                        self._context.lines.add(task)
+                        task.add_done_callback(self._leave_slot)
         except ExceptionGroup as exc:
             raise exc.exceptions[0] from exc
 
     def _leave_slot(self, task: asyncio.Task[None]) -> None:
+        self._context.lines.discard(task)
         self._context.slots.leave(self.batch.owner)
 
     async def _answer(self, number: int, text: bytes, *, num_crashes: int = 0) -> None:

@@ -24,6 +24,7 @@ from .group_writer import GroupWriter
 
 MAX_UNFINISHED = 1000
 _FULL_RETRY_S = 60.0
+_LAST_LINES_S = 1.0  # for lines whose answers have come, until they are written
 
 
 class Batches:
@@ -62,8 +63,14 @@ class Batches:
         for batch in Batch.from_rows(await self._store.use(lambda store: store.unfinished_batches())):
             self._start(batch)
 
+    async def drain(self) -> None:
+        """Begin no more lines; those that run end with the engine's requests."""
+        self._context.ending.set()
+
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Leave unfinished batches to the next process. `has_crashed`: the engine died."""
+        if self._context.lines and self._context.ending.is_set():
+            await asyncio.wait(self._context.lines, timeout=_LAST_LINES_S)
         await self._drop(set(self.tasks))
         self._context.writer.close()
 

@@ -54,7 +54,7 @@ class BatchesPart(Part):
 
     async def drain(self) -> None:
         """Begin no more lines."""
-        await self.batches.stop()
+        await self.batches.drain()
 
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Leave unfinished batches to the next process."""

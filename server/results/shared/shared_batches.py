@@ -53,6 +53,10 @@ class SharedBatches(Batches):
         """Start claiming the batches that other servers left."""
         self._looking = asyncio.create_task(self._look())
 
+    async def drain(self) -> None:
+        """Let other servers go on at once."""
+        await self.stop()
+
     async def stop(self, *, has_crashed: bool = False) -> None:
         """Like Batches.stop, but other servers continue the batches at once, after a crash once its end is noted."""
         if self._looking is not None:

@@ -156,6 +156,22 @@ async def test_batches_share_the_slots() -> None:
     world.store.close()
 
 
+async def test_a_drain_lets_lines_that_run_end_and_begins_no_others() -> None:
+    world = World(0)
+    batches = world.server()
+    batch = await begin(batches)
+    await world.asked(10)
+    await batches.drain()
+    await batches.stop()
+    found = await batches.find(batch.batch_id, owner="me")
+    assert found.completed + found.failed == world.num_asked < NUM_LINES
+    batches = world.server()
+    await batches.resume()
+    await ended(world, batches, batch)
+    assert world.num_asked == NUM_LINES, "no line is asked twice"
+    world.store.close()
+
+
 async def test_what_a_late_server_finds_has_expired() -> None:
     world = World(0)
     batches = world.server()
