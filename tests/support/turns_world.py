@@ -49,7 +49,7 @@ class TurnsSettings:
     @property
     def longest_wait_s(self) -> float:
         """Bound that the documents state, for each model that may be ahead, and once for one's own."""
-        work_s = self.answer_s + self.job_s + 2 * ASK_S
+        work_s = self.answer_s + 2 * ASK_S
         turn_s = max(self.turn_s, self.load_s) + work_s + self.unload_s + self.load_s + 0.5
         return (self.num_models + self.num_kills) * turn_s
 
@@ -70,7 +70,7 @@ class TurnsWorld:
         self.lives = dict.fromkeys(self.names, 0)  # processes so far, so that a dead one's events do nothing
         self.arrivals: dict[int, float] = {}
         self.running: dict[int, str] = {}
-        self.jobs: dict[str, list[float]] = {name: [] for name in self.names}  # ends of accepted work, or its length
+        self.jobs: dict[str, list[float]] = {name: [] for name in self.names}  # ends of accepted work, or what is left
         self.num_served = dict.fromkeys(self.names, 0)
         self.asked = set[str]()
         self.is_closing = False
@@ -124,6 +124,7 @@ class TurnsWorld:
             return
         name = self.draw.choice(ready)
         self.lives[name] += 1
+        self.jobs[name] = self.left(name)
         lost = [ticket for ticket, of in self.running.items() if of == name]
         self.turns.ended(name, self.now)
         for ticket in lost:  # each is sent again
@@ -141,10 +142,12 @@ class TurnsWorld:
         for name in plan.unload:
             model = turns.models[name]
             assert name not in self.running.values(), "a model leaves that answers a request"
-            assert not self.jobs[name], "a model leaves that has accepted work"
+            assert not self.jobs[name] or self.is_over(name), "a model leaves with accepted work in its turn"
             assert self.num_served[name] or self.settings.idle_s is not None or not model.waiting, "a turn without work"
             assert not any(arrival <= model.since for arrival in model.waiting.values()), "a turn that serves nobody"
             turns.begin_unload(name, self.now)
+            self.lives[name] += 1
+            self.jobs[name] = self.left(name)
             self.alive(name, self.settings.unload_s, lambda name=name: turns.ended(name, self.now))
         for name in plan.load:
             turns.begin_load(name, self.now)
@@ -180,17 +183,29 @@ class TurnsWorld:
         life = self.lives[name]
         self.at(delay, lambda: event() if self.lives[name] == life else None)
 
+    def is_over(self, name: str) -> bool:
+        """True if the model's turn is over, because another one has waited for as long as it may."""
+        model = self.turns.models[name]
+        others = [other.wanted_since for other in self.turns.models.values() if other.state == UNLOADED]
+        since = min((since for since in others if since is not None), default=math.inf)
+        return self.now >= max(since + self.settings.turn_s, model.since + model.load_s)
+
     def loaded(self, name: str) -> None:
         self.num_served[name] = 0
         self.turns.loaded(name, self.now)
         lengths, self.jobs[name] = self.jobs[name], []
-        for _ in lengths:  # goes on with accepted work
-            self.job(name)
+        for length in lengths:  # goes on with accepted work
+            self.job(name, length)
 
-    def job(self, name: str) -> None:
-        end = self.now + self.draw.uniform(0.1, 1) * self.settings.job_s
+    def job(self, name: str, length: float) -> None:
+        """Have accepted work take so long; a process that ends leaves the rest to the next one."""
+        end = self.now + length
         self.jobs[name].append(end)
-        self.alive(name, end - self.now, lambda: self.jobs[name].remove(end))
+        self.alive(name, length, lambda: self.jobs[name].remove(end))
+
+    def left(self, name: str) -> list[float]:
+        """Return how much of each accepted work is left, when its process ends."""
+        return [max(end - self.now, 0.0) for end in self.jobs[name]]
 
     def begin(self, ticket: int) -> None:
         name = self.turns.name_of(ticket)
@@ -198,7 +213,7 @@ class TurnsWorld:
         self.running[ticket] = name
         self.num_served[name] += 1
         if self.settings.job_s and self.draw.random() < 0.2:
-            self.job(name)
+            self.job(name, self.draw.uniform(0.1, 1) * self.settings.job_s)
 
         def end() -> None:
             del self.running[ticket]

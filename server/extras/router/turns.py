@@ -3,8 +3,8 @@
     unloaded -> loading -> ready -> unloading -> unloaded; a process that ends leaves its model unloaded
 
 A model in memory takes requests at once. A model that is not, and is wanted, gets the place of one without work, the
-least recently used. If all work, one of them is closed once the wanted model has waited for `turn_s`: what runs there
-ends, and new requests queue behind. Nothing that runs is ended for another model.
+least recently used. If all work, one of them is closed once the wanted model has waited for `turn_s`: requests that run
+there end, and new ones queue behind. Accepted work can go on later: its model leaves, and is wanted again.
 """
 
 import math
@@ -109,7 +109,9 @@ class Turns:
         self._set(name, READY, now)
 
     def begin_unload(self, name: str, now: float) -> None:
-        """Let the model leave; its place is free at its end."""
+        """Let the model leave; its place is free at its end. Accepted work is owed."""
+        if self.models[name].num_jobs:
+            self.models[name].owed_since = now
         self._set(name, UNLOADING, now)
 
     def ended(self, name: str, now: float, *, pause_s: float = 0.0) -> None:
@@ -214,14 +216,14 @@ class Turns:
         model = min(over, key=lambda model: (not model.is_quiet, model.since))
         closed.add(model.name)
         if not model.num_running:
-            self._unload_after(model, 0.0, plan, now)
+            self._unload_after(model, 0.0, plan, now, most_jobs=math.inf)
 
     @staticmethod
-    def _unload_after(model: ModelTurn, seconds: float, plan: Plan, now: float) -> None:
-        """Unload a model without requests that was used last so long ago, once it is known to have no jobs."""
+    def _unload_after(model: ModelTurn, seconds: float, plan: Plan, now: float, *, most_jobs: float = 0) -> None:
+        """Unload a model without requests that was used last so long ago, once it is known to have no more jobs."""
         if (end := model.last_used + seconds) > now:
             plan.wake_at = min(plan.wake_at, end)
-        elif model.num_jobs == 0:
+        elif model.num_jobs is not None and model.num_jobs <= most_jobs:
             plan.unload.append(model.name)
         elif model.name not in plan.ask:
             plan.ask.append(model.name)

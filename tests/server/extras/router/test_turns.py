@@ -1,17 +1,23 @@
-"""Turns of models: single cases, random worlds, and bugs that the worlds must find."""
+"""Turns of models: single cases, random worlds, and bugs that the worlds must find.
 
+SPLITFUSE_TEST_SEEDS ("1000", or "17-17" for one seed) sets the number of worlds.
+"""
+
+import os
 from typing import Any
 
 import pytest
 from planted_bug import Bugs, Method, plant, planted_by_name, run_until_caught
 from turns_world import TurnsSettings, TurnsWorld
+from world_settings import seeds
 
 from splitfuse.server.extras.router.turns import READY, UNLOADED, ModelTurn, Plan, Turns
 
 BUGS: Bugs = {}
+SEEDS = seeds(asked) if (asked := os.environ.get("SPLITFUSE_TEST_SEEDS")) else range(150)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rules_hold_in_random_worlds(seed: int) -> None:
     TurnsWorld(TurnsSettings.random(seed)).run(200)
 
@@ -90,13 +96,28 @@ def test_a_model_keeps_its_place_while_it_has_accepted_work() -> None:
     turns = turns_of("a", "b", idle_s=1.0)
     serve(turns, 1, "a", 0.0)
     turns.arrive(2, "b", 0.0)
-    assert turns.plan(10.0).ask == ["a"]
-    turns.report_jobs("a", 2, 10.0)
-    plan = turns.plan(10.5)
+    assert turns.plan(3.0).ask == ["a"]
+    turns.report_jobs("a", 2, 3.0)
+    plan = turns.plan(3.5)
     assert (plan.unload, plan.ask) == ([], ["a"])
-    turns.ended("a", 11.0)  # killed: it owes the work, and so comes back after b
-    assert do(turns, 11.0).load == ["b"]
-    assert turns.models["a"].wanted_since == 11.0
+    turns.ended("a", 4.0)  # killed: it owes the work, and so comes back after b
+    assert do(turns, 4.0).load == ["b"]
+    assert turns.models["a"].wanted_since == 4.0
+
+
+def test_accepted_work_gives_way_at_the_turns_end_and_goes_on_later() -> None:
+    turns = turns_of("a", "b", turn_s=5.0)
+    serve(turns, 1, "a", 0.0)
+    turns.report_jobs("a", 2, 0.5)
+    turns.arrive(2, "b", 1.0)
+    assert turns.plan(5.9).unload == []
+    turns.report_jobs("a", 1, 6.0)
+    assert do(turns, 6.0).unload == ["a"]
+    assert do(turns, 6.0).load == ["b"]
+    assert turns.models["a"].wanted_since == 6.0
+    assert do(turns, 6.0).admit == [2]
+    turns.leave(2, 6.1)
+    assert [name for now in (6.1, 6.4, 6.5, 6.6) for name in do(turns, now).load] == ["a"]
 
 
 def test_idle_and_dismissed_models_leave_and_pinned_ones_stay() -> None:
@@ -183,10 +204,21 @@ def a_turn_may_serve_nobody(right: Method, self: Turns, name: str, now: float) -
 
 
 @plant(BUGS, Turns, "_unload_after", where=lambda settings: settings.job_s > 0)
-def jobs_are_not_asked_for(right: Method, *args: Any) -> None:
+def jobs_are_not_asked_for(right: Method, *args: Any, **_: Any) -> None:
     model, seconds, plan, now = args[-4:]
     if model.last_used + seconds <= now:
         plan.unload.append(model.name)
+
+
+@plant(BUGS, Turns, "_unload_after", where=lambda settings: settings.job_s > 0)
+def accepted_work_holds_its_place(right: Method, *args: Any, **_: Any) -> None:
+    right(*args[-4:])
+
+
+@plant(BUGS, Turns, "begin_unload", where=lambda settings: settings.job_s > 0)
+def a_model_that_gives_way_owes_nothing(right: Method, self: Turns, name: str, now: float) -> None:
+    right(self, name, now)
+    self.models[name].owed_since = None
 
 
 planted = planted_by_name(BUGS)
