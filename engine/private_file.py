@@ -1,16 +1,17 @@
 """Private files: files of users' data are created for this user alone, and files of secrets are checked for others.
 
 The program deletes, empties and replaces only what it provably wrote, by the functions here. A file's proof is its
-head, the first bytes; a folder's is a marker in it. No link is followed. Modes mean nothing on Windows, where every
-file passes.
+head, the first bytes; a folder's is a marker in it. A socket on which nobody listens is of use to nobody. No link is
+followed. Modes mean nothing on Windows, where every file passes.
 """
 
 import contextlib
 import errno
 import logging
 import os
+import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import ConfigError
@@ -19,6 +20,7 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait
 HEAD = b'{"splitfuse":"'  # of JSON files
 MARKER = "splitfuse-folder"
+_HELD = "splitfuse-held"  # marker that a living process has locked
 _MAX_HEAD = 64
 Head = bytes | tuple[bytes, ...]
 
@@ -77,6 +79,45 @@ def claim_folder(path: Path, *, setting: str, is_entry: Callable[[Path], bool]) 
         raise ConfigError(f"{setting} {path}: holds others' files ({foreign.relative_to(path)}); {other}")
     with contextlib.suppress(ConfigError), open(create_private(path / MARKER, setting=setting), "wb") as file:
         file.write(HEAD + b'folder"}\n')  # a folder that is read-only goes without
+
+
+@contextlib.contextmanager
+def hold_folder(path: Path) -> Iterator[None]:
+    """Mark a temporary folder as this process's, for the block and for as long as the process lives."""
+    with open(path / _HELD, "xb") as marker:
+        with contextlib.suppress(ImportError):  # Windows
+            import fcntl
+
+            fcntl.flock(marker, fcntl.LOCK_EX)
+        marker.write(HEAD + b'held"}\n')  # after the lock: an empty marker is no proof
+        marker.flush()
+        yield
+
+
+def remove_abandoned(path: Path, head: Head) -> None:
+    """Delete own files and dead sockets in a folder whose holder has ended, then the folders that are empty."""
+    if path.is_symlink() or not is_own(path / _HELD):
+        return
+    with contextlib.suppress(OSError, ImportError), open(path / _HELD, "rb") as marker:
+        import fcntl
+
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not marker.read(1):
+            return
+        for place, _, names in os.walk(path, topdown=False):
+            for name in names:
+                if _is_dead_socket(Path(place, name)):
+                    Path(place, name).unlink()
+                remove_own(Path(place, name), head)
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+
+
+def _is_dead_socket(path: Path) -> bool:
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def create_private(path: Path, *, setting: str, head: Head = HEAD) -> int:

@@ -7,7 +7,6 @@ gets the request again, with the tokens that it has.
 import asyncio
 import contextlib
 import logging
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from ....engine.serving.input_processor import InputProcessor, Prompt
 from ....engine.serving.output_processor import OutputProcessor
 from ....engine.serving.prompt_reader import PromptReader
 from ....engine.serving.submitted_request import Resumed, SubmittedRequest
+from ...process.temporary_folder import temporary_folder
 from ...results.durable.records import Event, delta_of
 from ...server_settings import ServerSettings
 from .engine_process import ENGINE_SOCKET, EngineProcess
@@ -263,8 +263,8 @@ class FrontEngine(AsyncEngine):
 
     def __init__(self, settings: ServerSettings) -> None:
         super().__init__(settings.engine_config())
-        self._temporary = tempfile.TemporaryDirectory(prefix="splitfuse-")
-        self.folder = self._temporary.name
+        self._temporary = contextlib.ExitStack()
+        self.folder = str(self._temporary.enter_context(temporary_folder()))
         self._process = EngineProcess(settings, self.folder)
         self._facts: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._link: Link | None = None
@@ -347,7 +347,7 @@ class FrontEngine(AsyncEngine):
         if self._link is not None:
             self._link.close()
         self._process.close()
-        self._temporary.cleanup()
+        self._temporary.close()
         await super().stop()
 
     # The engine's process.

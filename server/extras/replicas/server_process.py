@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -30,17 +31,19 @@ class ServerProcess:
         self.address = address
 
     @classmethod
-    async def start(cls, name: str, config: str, *, host: str, env: Mapping[str, str] | None = None) -> Self:
+    async def start(
+        cls, name: str, config: str, *, host: str, env: Mapping[str, str] | None = None, end: int = signal.SIGTERM
+    ) -> Self:
         """Start the replica of this name on a free port of this address. `config` is the text of a config file.
 
-        Raises OSError.
+        `end`: signal that it gets when this process has died. Raises OSError.
         """
         address = Address(host, _free_port(host))
         with tempfile.TemporaryFile("w+") as file:
             file.write(config)
             file.seek(0)
             process = await asyncio.create_subprocess_exec(
-                *tied([sys.executable, *_SERVE, "--host", host, "--port", str(address.port)]),
+                *tied([sys.executable, *_SERVE, "--host", host, "--port", str(address.port)], end=end),
                 stdin=file,
                 env=environment() | {REPLICA_VARIABLE: name} | dict(env or {}),
                 start_new_session=True,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ class ModelProcess:
         """Start the process. Raises OSError."""
         env = {RUNTIME_VARIABLE: str(self._folder)}
         name, config = self._entry.name, self._entry.config()
-        self._process = await ServerProcess.start(name, config, host="127.0.0.1", env=env)
+        # Without a router nobody hears the answers, and the next one needs the file of results at once.
+        self._process = await ServerProcess.start(name, config, host="127.0.0.1", env=env, end=signal.SIGKILL)
 
     async def until_ready(self) -> None:
         """Wait until the server takes requests, and note what it says of its model."""

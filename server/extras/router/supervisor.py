@@ -6,7 +6,6 @@ import dataclasses
 import socket
 import sqlite3
 import sys
-import tempfile
 from pathlib import Path
 
 from ... import package_version
@@ -17,6 +16,7 @@ from ...process.log_format import as_line
 from ...process.runtime_file import announced
 from ...process.start import open_port
 from ...process.stop_signals import StopSignals
+from ...process.temporary_folder import temporary_folder
 from . import RouterSettings
 from .app import build_app
 from .catalog import Catalog, Entry
@@ -31,8 +31,8 @@ _UNFINISHED = (
 
 def serve_models(settings: RouterSettings, signals: StopSignals) -> None:
     """Serve until one of the signals. Raises ConfigError."""
-    with tempfile.TemporaryDirectory(prefix="splitfuse-") as folder:
-        catalog = Catalog(settings, Path(folder))
+    with temporary_folder() as folder:
+        catalog = Catalog(settings, folder)
         for entry in catalog:
             entry.results.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         listener = open_port(settings)
@@ -41,7 +41,7 @@ def serve_models(settings: RouterSettings, signals: StopSignals) -> None:
         names = ", ".join(catalog.entries)
         place = {"host": reachable(settings.host), "port": port, "scheme": scheme, "uds": settings.uds}
         with listener, announced(model=names, **place):  # type: ignore[arg-type]
-            asyncio.run(_serve(dataclasses.replace(settings, port=port), catalog, listener, signals, Path(folder)))
+            asyncio.run(_serve(dataclasses.replace(settings, port=port), catalog, listener, signals, folder))
 
 
 async def _serve(

@@ -7,10 +7,12 @@ runs among foreign files, or why its file cannot be a foreign one. A remover wit
 import ast
 import os
 import re
+import socket
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import pytest
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.extras.disk_cache.activity import Activity
-from splitfuse.engine.extras.disk_cache.entry import BLOCK, EntryCodec, Identity
+from splitfuse.engine.extras.disk_cache.entry import BLOCK, MAGIC, EntryCodec, Identity
 from splitfuse.engine.extras.disk_cache.entry_folder import EntryFolder
 from splitfuse.engine.extras.disk_cache.write_behind import Write, WriteBehind
 from splitfuse.engine.extras.receipts.file_hashes import FileHashes
@@ -27,6 +29,7 @@ from splitfuse.kernels.cpu.library_cache import LibraryCache, ObjectCache
 from splitfuse.server.cli import main
 from splitfuse.server.commands.chat import Conversation
 from splitfuse.server.process.runtime_file import announced, running_servers
+from splitfuse.server.process.temporary_folder import temporary_folder
 from splitfuse.server.results.durable.sqlite_store import SqliteStore
 
 ROOT = Path(__file__).parents[3]
@@ -105,6 +108,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "place"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("SPLITFUSE_RUNTIME_DIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
     return folder
 
@@ -212,6 +216,32 @@ def private_files(folder: Path) -> Foreign:
     return foreign
 
 
+def abandoned(folder: Path) -> Foreign:
+    """Temporary folders of processes that were killed, of one that lives, and of other programs."""
+    foreign = Foreign(folder)
+    left, kept = folder / "splitfuse-left", folder / "splitfuse-kept"
+    for path in (left, kept):
+        hold = f"hold_folder(Path('{path}')).__enter__(); os._exit(9)"
+        run = f"from splitfuse.engine.private_file import *; {hold}"
+        path.mkdir(mode=0o700)
+        assert subprocess.run([sys.executable, "-P", "-c", run], check=False).returncode == 9
+    SqliteStore(left / "model.db")._db.execute("PRAGMA wal_autocheckpoint = 0")  # open until the end: its log stays
+    EntryFolder(left / "cache").write("a" * 32 + "/" + "b" * 32 + "/" + "c" * 40, [MAGIC + bytes(99)], used_ns=1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(left / "m-socket"))
+    foreign.add("splitfuse-kept/cache/mine", "splitfuse-kept/results.csv", "splitfuse-other/splitfuse-notes")
+    foreign.odd("splitfuse-kept/link", "splitfuse-kept/pipe", "splitfuse-kept/folder")
+    foreign.link(folder / "splitfuse-linked", foreign.outside)
+    own_files = {kept / "splitfuse-held", *left.rglob("*"), left}
+    foreign.seen = {path: content for path, content in foreign.look().items() if path not in own_files}
+    assert len(own_files) > 8
+    with temporary_folder() as own, temporary_folder():
+        assert own.exists()
+    assert not own.exists()
+    assert [path for path in own_files if path.exists()] == []
+    return foreign
+
+
 def hashes(folder: Path) -> Foreign:
     foreign = Foreign(folder)
     foreign.add("hashes.json", f"own.json.{os.getpid()}")
@@ -307,6 +337,8 @@ ROWS: dict[str, Scenario | str] = {
     "engine/private_file.py:remove_own": prefix_cache,
     "engine/private_file.py:replace_own": prefix_cache,
     "engine/private_file.py:claim_folder": prefix_cache,
+    "engine/private_file.py:hold_folder": abandoned,
+    "engine/private_file.py:remove_abandoned": abandoned,
     "engine/private_file.py:create_private": private_files,
     "engine/extras/disk_cache/entry_folder.py:EntryFolder.try_to_write": prefix_cache,
     "engine/extras/disk_cache/entry_folder.py:EntryFolder.write": prefix_cache,

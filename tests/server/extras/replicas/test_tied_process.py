@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 
@@ -10,17 +11,24 @@ import pytest
 from splitfuse.server.extras.replicas.tied_process import tied
 
 PARENT = """
-import subprocess, sys
+import signal, subprocess, sys
 from splitfuse.server.extras.replicas.tied_process import tied
-child = subprocess.Popen(tied(["sleep", "600"]))
+signal.signal({}, signal.SIG_IGN)  # the child inherits this
+child = subprocess.Popen(tied(["sleep", "600"]{}))
 print(child.pid, flush=True)
 child.wait()
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: its kernel tells of the end of a parent")
-def test_it_ends_with_its_parent() -> None:
-    with subprocess.Popen([sys.executable, "-P", "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+@pytest.mark.parametrize(
+    ("ignored", "option"),
+    [(signal.SIGINT, ""), (signal.SIGTERM, ", end=9")],
+    ids=["by default", "by a signal of choice"],
+)
+def test_it_ends_with_its_parent(ignored: signal.Signals, option: str) -> None:
+    program = PARENT.format(int(ignored), option)
+    with subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
