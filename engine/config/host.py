@@ -7,6 +7,7 @@ A quota of 1 CPU on 2 cores: 64.8 tokens/s with 2 threads, 115.2 with 1 (SmolLM2
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +15,12 @@ _SELF = Path("/proc/self")
 _NO_LIMIT = 2**62  # v1 has a number of pages that no machine has
 # Files of a group: its limit, its use, and the beginning of names in memory.stat. First v2's, then v1's.
 _MEMORY = (("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
+
+
+def may_have_gpu() -> bool:
+    """True if a GPU's driver, or its device, is here."""
+    devices = (Path("/dev", name) for name in ("nvidiactl", "kfd", "dxg"))
+    return any(map(shutil.which, ("nvidia-smi", "rocm-smi"))) or any(device.exists() for device in devices)
 
 
 def cpu_quota(process: Path = _SELF) -> float | None:

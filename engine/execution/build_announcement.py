@@ -1,15 +1,12 @@
 """Word of the CPU library's build before torch is imported, which takes seconds."""
 
-import shutil
-
 from ...kernels.cpu import prebuilt
 from ...kernels.cpu.compilation import announce_if_missing, build_progress
+from ..config.host import may_have_gpu
 from ..errors import ConfigError
 from ..formats.checkpoint import local_model
 
 __all__ = ["announce_build", "build_progress"]
-
-_DRIVERS = ("nvidia-smi", "rocm-smi")
 
 
 def announce_build(device: str, model: str | None) -> None:
@@ -17,7 +14,7 @@ def announce_build(device: str, model: str | None) -> None:
 
     In doubt, as with a GPU's driver or a model to fetch or to refuse, the build announces itself when it begins.
     """
-    if device == "cpu" or (device == "auto" and not any(map(shutil.which, _DRIVERS))):
+    if device == "cpu" or (device == "auto" and not may_have_gpu()):
         try:
             is_on_disk = local_model(model) is not None
         except ConfigError:

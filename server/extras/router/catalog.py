@@ -3,11 +3,14 @@
 import dataclasses
 import difflib
 import hashlib
+import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ....engine.config.host import may_have_gpu
 from ....engine.errors import ConfigError, ModelNotFoundError
 from ....engine.formats.checkpoint import local_model
 from ....engine.formats.gguf_files import parts_of, whole_models
@@ -15,6 +18,7 @@ from ...server_settings import ServerSettings
 from ..replicas.replica_settings import config_of
 from . import RouterSettings
 
+_FREE_SHARE = 2  # of the free space, the part that blocks of models that left may take
 _TAG = re.compile(r"m[0-9a-f]{8}-")
 # Places of an id in a request's path and fields; the id follows a kind such as resp_ or file-.
 _ID = r"(?:[a-z]+[_-])?"
@@ -72,8 +76,9 @@ class Catalog:
         self.entries: dict[str, Entry] = {}
         by_tag: dict[str, Entry] = {}
         of_models = dict(settings.model_settings or {})
-        for model in dict.fromkeys(_models(settings)):
-            entry = _entry(settings, model, folder, of_models)
+        models = dict.fromkeys(_models(settings))
+        for model in models:
+            entry = _entry(settings, model, folder, of_models, num_models=len(models))
             if (known := self.entries.get(entry.name) or by_tag.get(entry.tag)) is not None:
                 raise ConfigError(
                     f"{known.settings.model} and {model} would both be served as {entry.name}; give one another name "
@@ -146,7 +151,15 @@ def _in(folder: Path) -> list[Path]:
     return [folder / name for name in whole_models(names)]
 
 
-def _entry(settings: RouterSettings, model: str, folder: Path, of_models: dict[str, Any]) -> Entry:
+def _can_leave_blocks(settings: Any) -> bool:
+    """True if the prefix cache on disk is built for these settings (`engine/extras/disk_cache/disk_cache.py`)."""
+    is_cpu = settings.device == "cpu" or (settings.device == "auto" and not may_have_gpu())
+    is_alone = settings.tensor_parallel_size == 1 and settings.tensor_parallel_slices is None
+    is_wanted = settings.enable_prefix_caching and hasattr(settings, "prefix_cache_dir")
+    return is_cpu and is_alone and is_wanted and not settings.async_scheduling and os.name != "nt"
+
+
+def _entry(settings: RouterSettings, model: str, folder: Path, of_models: dict[str, Any], *, num_models: int) -> Entry:
     """Make a model's entry; its settings are taken out of `of_models`. Raises ConfigError."""
     plain: Any = dataclasses.replace(settings, model=model, **_ROUTERS)
     local_model(model)  # a missing model is named at the start
@@ -168,4 +181,8 @@ def _entry(settings: RouterSettings, model: str, folder: Path, of_models: dict[s
     }
     if getattr(named, "prefix_cache_dir", None) is not None:
         changes["prefix_cache_dir"] = str(Path(named.prefix_cache_dir) / name)
+    elif _can_leave_blocks(named):
+        changes["prefix_cache_dir"] = str(folder / f"{name}.cache")
+        most = shutil.disk_usage(folder).free // _FREE_SHARE
+        changes["prefix_cache_disk_bytes"] = max(1, min(named.prefix_cache_disk_bytes, most) // num_models)
     return Entry(settings=dataclasses.replace(named, **changes), tag=tag, is_pinned=is_pinned)

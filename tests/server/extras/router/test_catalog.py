@@ -103,3 +103,22 @@ def test_a_request_goes_to_its_id_then_to_its_name_then_to_the_first_model(model
 def test_ollamas_keep_alive_is_read(value: object, seconds: float | None) -> None:
     assert keep_alive_of("/api/chat", {"keep_alive": value}) == seconds
     assert keep_alive_of("/v1/chat/completions", {"keep_alive": value}) is None
+
+
+def test_each_model_leaves_its_blocks_on_disk_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def caches(**settings: Any) -> list[tuple[str | None, int]]:
+        entries = list(catalog_of(tmp_path, models=("demo", "demo-draft"), **settings))
+        values: list[Any] = [entry.settings for entry in entries]
+        return [(value.prefix_cache_dir, value.prefix_cache_disk_bytes) for value in values]
+
+    (first, num_bytes), (second, _) = caches(device="cpu")
+    assert Path(str(first)).parent == Path(str(second)).parent == tmp_path
+    assert first != second
+    assert 0 < num_bytes <= 5 * 2**30
+    assert caches(device="cpu", prefix_cache_disk_bytes=1000)[0][1] == 500
+    assert Path(str(caches(prefix_cache_dir=str(tmp_path / "own"))[0][0])).parent == tmp_path / "own"
+    for settings in ({"device": "cuda"}, {"enable_prefix_caching": False}, {"async_scheduling": True}):
+        assert caches(**{"device": "cpu", **settings})[0][0] is None
+    for has_gpu in (True, False):
+        monkeypatch.setattr("splitfuse.server.extras.router.catalog.may_have_gpu", lambda has_gpu=has_gpu: has_gpu)
+        assert (caches()[0][0] is None) == has_gpu
