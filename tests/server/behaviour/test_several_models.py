@@ -1,6 +1,7 @@
 """Several models behind one port: answers as without swaps, whoever asks and whatever dies; states, keys, fairness."""
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from serving import ServerProcess, one_line, parse_events, run_cli
 from splitfuse.engine.config.named_models import DEMO_FOLDER
 
 NAMES = ("splitfuse-demo-5m", "demo-draft")
+FLAGS = ("--num-kv-blocks", "256", "--max-batch-requests", "4")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -30,7 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def swapping(models: tuple[str, str]) -> Iterator[ServerProcess]:
-    with ServerProcess(*models, "--models-max", "1", "--model-turn", "0.5", "--num-kv-blocks", "256") as server:
+    with ServerProcess(*models, "--models-max", "1", "--model-turn", "0.5", *FLAGS) as server:
         yield server
 
 
@@ -189,6 +191,41 @@ async def test_a_file_and_its_batch_stay_with_their_model(client: httpx.AsyncCli
     assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
     output = (await client.get(f"/v1/files/{batch['output_file_id']}/content")).json()
     assert output["response"]["body"]["model"] == "demo-draft"
+
+
+async def test_a_batch_gives_way_to_another_model_and_goes_on(client: httpx.AsyncClient) -> None:
+    fields = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+    lines = [
+        json.dumps({"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": fields})
+        for number in range(2000)
+    ]
+    sent = await client.post(
+        "/v1/files?model=demo-draft", files={"file": ("lines.jsonl", "\n".join(lines))}, data={"purpose": "batch"}
+    )
+    body = {"input_file_id": sent.json()["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = await answered(client, "/v1/batches", body)
+    await answered(client, "/v1/completions", body_of(NAMES[0], 1))
+    batch = (await client.get(f"/v1/batches/{batch['id']}")).json()
+    assert batch["status"] == "in_progress"
+    num_before = num_completed = batch["request_counts"]["completed"]
+    while num_completed == num_before:  # it goes on
+        num_completed = (await client.get(f"/v1/batches/{batch['id']}")).json()["request_counts"]["completed"]
+    await answered(client, f"/v1/batches/{batch['id']}/cancel", {})
+    while (batch := (await client.get(f"/v1/batches/{batch['id']}")).json())["status"] == "cancelling":
+        pass
+    output = (await client.get(f"/v1/files/{batch['output_file_id']}/content")).text
+    answers = [json.loads(line)["custom_id"] for line in output.splitlines()]
+    assert num_completed <= len(answers) == len({*answers}) < len(lines)
+
+
+async def test_a_second_visit_after_two_swaps_computes_what_is_new(client: httpx.AsyncClient) -> None:
+    said = "Once upon a time there was a little town by the sea. " * 30
+    first = await answered(client, "/v1/completions", body_of(NAMES[0], 1) | {"prompt": said})
+    await answered(client, "/v1/completions", body_of(NAMES[1], 1))
+    more = said + first["choices"][0]["text"] + " And then"
+    usage = (await answered(client, "/v1/completions", body_of(NAMES[0], 1) | {"prompt": more}))["usage"]
+    assert usage["prompt_tokens"] > 400
+    assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] < 40
 
 
 def test_keys_guard_the_models_and_admins_load_and_unload_them(models: tuple[str, str], tmp_path: Path) -> None:
