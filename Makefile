@@ -18,7 +18,7 @@ STEPS ?= 2000
 MINUTES ?=
 TRACES ?=
 
-.PHONY: serve test exact thorough fast core lint types check torches docs compatibility simulation audit schemas histories receipts weights schemathesis fuzz soak pairs worlds-all faults kills mutations conformance page clients \
+.PHONY: serve test exact thorough fast core lint types check torches docs compatibility simulation turns-worlds audit schemas histories receipts weights schemathesis fuzz soak pairs worlds-all faults kills turns mutations conformance page clients \
 	tensor-parallel gpu gpu-dry \
 	gpu-profile lock image image-check wheel balanced replicas builds bench bench-peers gaps clean
 
@@ -88,6 +88,9 @@ exact: $(VENV)/.test  ## no schedule changes a bit: 240 prompts x 6 schedules pe
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)
 
+turns-worlds: $(VENV)/.test  ## simulated worlds of models that take turns; SEEDS=10000
+	SPLITFUSE_TEST_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/server/extras/router/test_turns.py -k rules_hold $(ARGS)
+
 audit: $(VENV)/.test  ## faults of dependencies, dangerous calls, secrets: whatever nobody has looked at yet
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip install -q bandit pip-audit detect-secrets
@@ -112,7 +115,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters pairs worlds)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks mutations cache_files adapters pairs turns worlds)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -152,6 +155,9 @@ compatibility: $(VENV)/.test  ## server/docs/compatibility.md, the fate of each 
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
+
+turns: $(VENV)/.test  ## three models in one place, kill -9 KILLS=20 times over REQUESTS=200; ARGS="--models-max 2 --models A B C"
+	$(CAMPAIGN) turns --kills $(or $(KILLS),20) --requests $(or $(REQUESTS),200) $(ARGS)
 
 mutations: $(VENV)/.test  ## MUTATIONS=12000 changed model files: each loads, or is refused by one line; ARGS="--case N" for one
 	$(CAMPAIGN) mutations --mutations $(or $(MUTATIONS),12000) $(ARGS)

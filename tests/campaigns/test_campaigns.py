@@ -123,6 +123,16 @@ def test_kills(run: Run) -> None:
     assert "'kills': 2" in told
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_turns(run: Run) -> None:
+    told = run("turns", "--requests", "12", "--kills", "3", "--seed", "1", "--chat-tokens", "1600")
+    assert "nothing wrong" in told
+    assert "3 kills" in told
+    assert "each once" in told
+    assert "beside a greedy crowd" in told
+
+
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Original], list[Original]]:
     folder = tmp_path_factory.mktemp("originals")
