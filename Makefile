@@ -131,7 +131,7 @@ pairs: $(VENV)/.test  ## features that meet, all pairs of 45 switches and 12 oth
 worlds-all: $(VENV)/.test  ## all orders of events in small worlds of the scheduler, on two processes; SECONDS=600
 	$(CAMPAIGN) worlds --seconds $(or $(SECONDS),600) $(ARGS)
 
-faults: $(VENV)/.test  ## overload of a real process, hostile files: what is promised and what was seen; a quiet machine, 9 minutes; ARGS="H1 H2"
+faults: $(VENV)/.test  ## overload of a real process, hostile files: what is promised and what was seen; a quiet machine, 40 minutes; ARGS="H1 H2"
 	$(CAMPAIGN) faults $(ARGS)
 
 conformance: $(VENV)/.test  ## server/docs/conformance.md, of a run against what others have published: files, types, ids, formats

@@ -1,8 +1,8 @@
 """`make balanced`: docker/haproxy.cfg before two real servers on one PostgreSQL; one is killed, one is drained.
 
-Jobs are submitted, polled, streamed and resumed through HAProxy alone. No job answered with 202 may be lost, no event
-be missing or come twice, and every result must equal an undisturbed server's. Needs haproxy, prometheus and
-postgresql of the distribution.
+HAProxy and PostgreSQL are killed before that. Jobs are submitted, polled, streamed and resumed through HAProxy alone.
+No job answered with 202 may be lost, no event be missing or come twice, and every result must equal an undisturbed
+server's. Needs haproxy, postgresql and, unless --no-prometheus, prometheus of the distribution.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="balanced", description=__doc__)
     parser.add_argument("--jobs", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--no-prometheus", action="store_true", help="where it is not installed")
     options = parser.parse_args()
     with Served(*SETTINGS) as served:
         expected = [undisturbed(served, body(number, options.tokens)) for number in range(NUM_BODIES)]
@@ -36,9 +38,8 @@ def main() -> int:
     postgres.start()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            faults = asyncio.run(
-                Campaign(postgres.database(), Path(folder), expected).run(options.jobs, options.tokens)
-            )
+            campaign = Campaign(postgres, Path(folder), expected, is_watched=not options.no_prometheus)
+            faults = asyncio.run(campaign.run(options.jobs, options.tokens))
     finally:
         postgres.remove()
     print("\n".join(faults) or "nothing wrong")
@@ -69,8 +70,11 @@ def undisturbed(served: Served, fields: dict[str, Any]) -> list[int]:
 class Campaign:
     """Campaign on two servers behind HAProxy, which are killed and drained."""
 
-    def __init__(self, database: str, folder: Path, expected: list[list[int]]) -> None:
+    def __init__(self, postgres: PostgresServer, folder: Path, expected: list[list[int]], *, is_watched: bool) -> None:
+        database = postgres.database()
         self._shared = (*SETTINGS, "--results", database, "--results-lease", "3", "--drain-timeout", "5")
+        self._postgres = postgres
+        self._is_watched = is_watched
         self._folder = folder
         self._expected = expected
 
@@ -80,12 +84,22 @@ class Campaign:
             self._server("a-") as first,
             self._server("b-") as second,
             Haproxy(first.port, second.port) as haproxy,
-            Prometheus(self._folder, self._targets(first, second, haproxy)) as prometheus,
+            ExitStack() as stack,
         ):
+            prometheus = None
+            if self._is_watched:
+                targets = self._targets(first, second, haproxy)
+                prometheus = stack.enter_context(Prometheus(self._folder, targets))
             limits = httpx.Limits(max_connections=None)
             async with httpx.AsyncClient(base_url=haproxy.url, timeout=80, trust_env=False, limits=limits) as client:
                 readers = [Reader(client, number, body(number % NUM_BODIES, num_tokens)) for number in range(num_jobs)]
                 tasks = [asyncio.create_task(reader.run()) for reader in readers]
+                await until(lambda: all(reader.seq_id for reader in readers))
+                await asyncio.to_thread(haproxy.kill)
+                print("killed HAProxy and started it again", flush=True)
+                await asyncio.to_thread(self._postgres.stop, mode="immediate")
+                await asyncio.to_thread(self._postgres.start)
+                print("killed PostgreSQL and started it again", flush=True)
                 faults = await self._disturb(first, second, readers, prometheus)
                 await asyncio.gather(*tasks)
             tell(readers)
@@ -94,9 +108,10 @@ class Campaign:
     def _server(self, tag: str, *, port: int | None = None) -> Served:
         return Served(*self._shared, "--id-tag", tag, port=port)
 
-    async def _disturb(self, first: Served, second: Served, readers: list[Reader], prometheus: Prometheus) -> list[str]:
+    async def _disturb(
+        self, first: Served, second: Served, readers: list[Reader], prometheus: Prometheus | None
+    ) -> list[str]:
         """Send kill -9 to one server, and SIGTERM to the other once the first is back."""
-        await until(lambda: all(reader.seq_id for reader in readers))
         first.process.kill()
         first.process.wait()
         begin = time.monotonic()
@@ -129,8 +144,10 @@ async def until(holds: Any, *, seconds: float = 300.0) -> None:
             await asyncio.sleep(0.05)
 
 
-def seen_by(prometheus: Prometheus) -> list[str]:
+def seen_by(prometheus: Prometheus | None) -> list[str]:
     """Return a fault unless Prometheus scraped both servers and HAProxy."""
+    if prometheus is None:
+        return []
     servers = prometheus.query('max_over_time(up{job="splitfuse"}[10m])')
     sessions = prometheus.query('haproxy_server_sessions_total{proxy="ids",server="a"}')
     tokens = prometheus.query("splitfuse:generation_tokens_total")

@@ -25,9 +25,19 @@ class Program:
             raise SystemExit(f"{command[0]} is not installed: apt-get install {command[0]}")
         self._url = url
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env={**os.environ, **(env or {})}
-        )
+        self._command, self._env = command, {**os.environ, **(env or {})}
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen(self._command, stdin=nothing, stdout=self._log, stderr=self._log, env=self._env)
+
+    def kill(self) -> Self:
+        """Kill the process, start it again and wait until it is ready."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._started()
+        return self.__enter__()
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + 60

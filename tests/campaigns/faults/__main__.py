@@ -7,15 +7,17 @@ machine.
 import argparse
 import sys
 
-from faults import hostile_faults, overload_faults
+from faults import crowd_faults, hostile_faults, overload_faults
 from faults.overload_faults import Fault, Seen
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
-    parser.add_argument("names", nargs="*", help="R21 to R23, H1 to H9; none = all")
-    names = parser.parse_args().names
-    faults = (*overload_faults.FAULTS, *hostile_faults.FAULTS)
+    parser.add_argument("names", nargs="*", help="R21 to R23, H1 to H9, C1 to C6; none = all")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the crowds of C1 to C6")
+    options = parser.parse_args()
+    names, crowd_faults.scale = options.names, options.scale
+    faults = (*overload_faults.FAULTS, *hostile_faults.FAULTS, *crowd_faults.FAULTS)
     chosen = [fault for fault in faults if not names or fault.name in names]
     num_held = 0
     print("| | fault | promise | held | seen |\n|---|---|---|---|---|", flush=True)
