@@ -105,9 +105,10 @@ async def test_the_process_loads_at_usual_priority_then_has_a_share(
 ) -> None:
     server = PoolingServer(Settings(model="demo", num_threads=1, embedding_model=str(embedder)))
     has_answered: list[bool] = []
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
 
     def give_way(pid: int) -> None:
-        has_answered.append(server.models != () and os.getpriority(os.PRIO_PROCESS, pid) == 0)
+        has_answered.append(server.models != () and os.getpriority(os.PRIO_PROCESS, pid) == usual)
         _give_way(pid)
 
     monkeypatch.setattr(pooling_server, "_give_way", give_way)
