@@ -125,9 +125,9 @@ class CallsReader(BufferedReader):
         return True
 
     def _in_object(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
-        new = self._call.push(self._text)
-        self.raw += self._text[: len(self._text) - len(self._call.object.rest)]
-        self._text = self._call.object.rest
+        new, rest = self._call.read(self._text)
+        self.raw += self._text[: len(self._text) - len(rest)]
+        self._text = rest
         if new:
             self._drop_space()
             parts += new

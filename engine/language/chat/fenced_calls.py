@@ -38,7 +38,7 @@ def _calls(text: str, number: int, keys: tuple[str, str], fits: Fits) -> list[An
     try:
         while text:
             found, end = json.JSONDecoder().raw_decode(text)
-            call, *arguments = CallReader(number, keys=keys).push(text[:end])
+            call, *arguments = CallReader(number, keys=keys).read(text[:end])[0]
             is_call = sorted(found) == sorted(keys) and isinstance(found[keys[1]], dict)
             if not is_call or not fits(call.text, "".join(part.text for part in arguments)):
                 return []

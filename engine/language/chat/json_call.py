@@ -1,90 +1,20 @@
 """CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text still streams in.
 
-Its parts find the entries of an object, and check nothing else of JSON.
+It finds the entries of an object, and checks nothing else of JSON.
 """
 
 import json
-from collections.abc import Container, Iterator
-from typing import NamedTuple
+import re
+from collections.abc import Container
 
 from .answer_parts import AnswerPart
 from .loose_values import json_scanner
 
 ARGUMENTS = ("arguments", "parameters")  # Hermes' key and Llama's
-_KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # keys of a call that only its form identifies
-_SPACE = " \t\r\n"
-_FOLLOWING = {  # states of _ObjectReader after a character
-    ("start", "{"): "first key",
-    ("first key", '"'): "key",
-    ("first key", "}"): "done",
-    ("next key", '"'): "key",
-    ("colon", ":"): "value start",
-    ("after value", ","): "next key",
-    ("after value", "}"): "done",
-}
-
-
-class _Entry(NamedTuple):
-    """Next raw text of a key's value; `is_end`: the value is complete."""
-
-    key: str
-    text: str
-    is_end: bool
-
-
-class _ObjectReader:
-    """Reader of text that begins with an object. `state` "done" or "broken" ends it; `rest` is the unread text."""
-
-    def __init__(self) -> None:
-        self.state = "start"
-        self.rest = ""
-        self._key = ""
-        self._token = ""  # current key so far, with its quotes
-        self._value = json_scanner()  # finder of the end of the current key or value
-
-    @property
-    def is_over(self) -> bool:
-        """True if the reader takes no more text."""
-        return self.state in ("done", "broken")
-
-    def push(self, text: str) -> Iterator[_Entry]:
-        """Yield the entries, or parts of an entry, in this text. `rest` is the text after the last entry yielded."""
-        position = 0
-        self.rest = ""
-        while position < len(text) and not self.is_over:
-            if self.state not in ("key", "value"):
-                self._between(text[position])
-                position += self.state not in ("key", "value", "broken")  # else the character is the next one's
-                continue
-            part = self._value.take(text, position)
-            position += len(part)
-            self.rest = text[position:]
-            if self.state == "value":
-                self.state = "after value" if self._value.is_over else "value"
-                yield _Entry(self._key, part, self._value.is_over)
-            else:
-                self._token += part
-                if self._value.is_over:
-                    self._key, self.state = decoded(self._token) or "", "colon"
-        self.rest = text[position:]
-
-    def _between(self, char: str) -> None:
-        """Read one character outside of keys and values."""
-        if char in _SPACE:
-            return
-        is_value = self.state == "value start" and char not in ",:}]"
-        self.state = "value" if is_value else _FOLLOWING.get((self.state, char), "broken")
-        if self.state in ("key", "value"):
-            self._token, self._value = "", json_scanner()
-
-
-def decoded(text: str) -> str | None:
-    """Return the string that this JSON text encodes; None if it is no string."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, str) else None
+_KEYS = ("name", *ARGUMENTS, "type", "id")  # keys of a call that only its form identifies
+_KEY = r'"(?:[^"\\]|\\.){0,256}'
+_BEFORE_VALUE = re.compile(rf'\s*(?:[{{,]\s*({_KEY}")\s*:\s*(?=[^\s,:}}\]])|\{{?\s*\}})', re.DOTALL)  # or the end
+_BEGUN = re.compile(rf'\s*(?:[{{,]\s*(?:{_KEY}(?:\\|"\s*(?::\s*)?)?)?)?', re.DOTALL)
 
 
 class CallReader:
@@ -101,78 +31,85 @@ class CallReader:
         self._names = names
         self._name_key = keys[0]
         self._arguments_keys = (*ARGUMENTS, keys[1])
-        self.object = _ObjectReader()
-        self._name: str | None = None
+        self._is_first = True
+        self._key: str | None = None  # of the value that is being read
+        self._value = json_scanner()  # finder of its end
+        self._name = ""
         self._raw_name = ""
-        self._key = ""  # name of this call's arguments, one of ARGUMENTS
-        self._arguments = ""  # arguments' text that has not come out yet
-        self._is_whole = False  # True for a string of JSON or null, which come out as a whole only
-        self._has_ended = False
-        self._is_no_call = False
+        self._arguments = ""  # text that has not come out yet
+        self._is_object = False  # True: the arguments' text comes out as it comes in
+        self._has_arguments = False  # True if they are whole
+        self.is_over = False
         self.is_call = False  # True once a call has come out; a reader that is over without one read something else
 
-    @property
-    def is_over(self) -> bool:
-        """True if the reader takes no more text."""
-        return self._is_no_call or self.object.is_over
-
-    def push(self, text: str) -> list[AnswerPart]:
-        """Return the parts that are certain now."""
+    def read(self, text: str) -> tuple[list[AnswerPart], str]:
+        """Return the parts that are certain now, and the unread text."""
         parts: list[AnswerPart] = []
-        for entry in self.object.push(text):
-            parts += self._of(entry)
-            if self._is_no_call:
-                break
-        if self.object.state == "done" and self._name is not None and not self._key:
-            self._key, self._arguments = ARGUMENTS[0], "{}"
+        while text and not self.is_over:
+            if self._key is None:
+                found = _BEFORE_VALUE.match(text)
+                is_right = self._is_first or not text.lstrip().startswith("{")  # a comma stands before later entries
+                if found is None or not is_right:
+                    self.is_over = not (is_right and _BEGUN.fullmatch(text))
+                    break
+                self._is_first = False
+                text = text[found.end() :]
+                self._begin(found[1])
+            else:
+                piece = self._value.take(text)
+                text = text[len(piece) :]
+                self._take(piece, is_whole=self._value.is_over)
             parts += self._certain()
-        return parts
+        return parts, text
 
-    def _of(self, entry: _Entry) -> list[AnswerPart]:
-        if self._names is not None and entry.key not in (*_KEYS, self._name_key, *self._arguments_keys):
-            self._is_no_call = not self.is_call
-            return []
-        if entry.key == self._name_key and self._name is None:
-            return self._of_name(entry)
-        if entry.key in self._arguments_keys and entry.key == (self._key or entry.key) and not self._has_ended:
-            return self._of_arguments(entry)
-        return []
+    def _begin(self, key: str | None) -> None:
+        """Begin the value of a key, given as JSON; without a key the object ends."""
+        if key is None:
+            self.is_over = True
+            self._arguments += "" if self._has_arguments else "{}"
+            self._has_arguments = True
+            return
+        self._key, self._value = decoded(key) or "", json_scanner()
+        is_known = self._names is None or self._key in (*_KEYS, self._name_key, *self._arguments_keys)
+        self.is_over = not is_known and not self.is_call
 
-    def _of_name(self, entry: _Entry) -> list[AnswerPart]:
-        self._raw_name += entry.text
-        if not entry.is_end:
-            return []
-        name = decoded(self._raw_name)
-        if not name or (self._names is not None and name not in self._names):
-            self._is_no_call = True
-            return []
-        self._name = name
-        return self._certain()
-
-    def _of_arguments(self, entry: _Entry) -> list[AnswerPart]:
-        if not self._key:
-            self._key = entry.key
-            self._is_whole = not entry.text.startswith("{")
-            if entry.text[0] not in '{["n':
-                self._is_no_call = not self.is_call
-                return []
-        self._arguments += entry.text
-        if entry.is_end:
-            self._has_ended = True
-            if self._is_whole:
-                if self._arguments != "null" and self._arguments[0] not in '["':
-                    self._is_no_call = not self.is_call
-                    return []
-                self._is_whole = False
-                # The JSON inside a string, {} for null, else the model's text.
-                self._arguments = raw if (raw := self._arguments).startswith("[") else decoded(raw) or "{}"
-        return self._certain()
+    def _take(self, text: str, *, is_whole: bool) -> None:
+        if self._key == self._name_key and not self._name:
+            self._raw_name += text
+            name = decoded(self._raw_name) if is_whole else None
+            if name and (self._names is None or name in self._names):
+                self._name = name
+            self.is_over = is_whole and not self._name
+        elif self._key in self._arguments_keys and not self._has_arguments:
+            self._arguments += text
+            self._is_object = self._is_object or self._arguments.startswith("{")
+            if is_whole and not self._is_object:
+                self._arguments = _arguments_of(self._arguments)
+                self.is_over = not self._arguments
+            self._has_arguments = is_whole
+        self._key = None if is_whole else self._key
 
     def _certain(self) -> list[AnswerPart]:
         """Return the call once its arguments have begun, and what is certain of them."""
-        if self._name is None or self._is_whole or not self._arguments:
+        if not self._name or not self._arguments or not (self._is_object or self._has_arguments):
             return []
         call = [] if self.is_call else [AnswerPart("call", self._name, self._number)]
         self.is_call = True
         text, self._arguments = self._arguments, ""
         return [*call, AnswerPart("arguments", text, self._number)]
+
+
+def decoded(text: str) -> str | None:
+    """Return the string that this JSON text encodes; None if it is no string."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _arguments_of(text: str) -> str:
+    """Return a list as it is, the JSON within a string, {} for null; "" if this is another value."""
+    if text.startswith("["):
+        return text
+    return decoded(text) or "{}" if text == "null" or text.startswith('"') else ""
