@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ...errors import InvalidRequestError
@@ -11,6 +11,7 @@ from ..chat.loose_values import resolved, types_of
 from .enforceable import enforceable
 from .params import JSON_SPACING
 from .schemas.document import TooManySchemasError
+from .schemas.references import schemas_in
 
 Schema = Mapping[str, Any]
 
@@ -25,42 +26,31 @@ _ONE = ("items", "additionalProperties")
 def arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a function's arguments, an object. Objects without `additionalProperties` are closed."""
     schema = {"type": "object", **(function.get("parameters") or {"properties": {}})}
-    return schema if _merges(schema) else _closed(schema)
+    return schema if any(map(_merges, schemas_in(schema))) else _closed(schema)
+
+
+def _merges(schema: Schema) -> bool:
+    """True if several schemas describe one object: closing one would forbid the properties of another."""
+    return not _MERGING.isdisjoint(schema) or ("properties" in schema and not _CHOOSING.isdisjoint(schema))
 
 
 def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    closed = {key: _with_parts(key, value, _closed) for key, value in schema.items()}
+    closed = dict(schema)
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, Mapping):
+            closed[key] = {name: _closed(part) for name, part in value.items()}
+        elif key in _LISTED and isinstance(value, list):
+            closed[key] = list(map(_closed, value))
+        elif key in _ONE:
+            closed[key] = _closed(value)
     properties = closed.get("properties")
     if isinstance(properties, Mapping) and _OPEN.isdisjoint(closed):
         required = closed.get("required")
         if not isinstance(required, list) or all(name in properties for name in required):
             closed["additionalProperties"] = False
     return closed
-
-
-def _merges(schema: Any) -> bool:
-    """True if several schemas describe one object: closing one would forbid the properties of another."""
-    if isinstance(schema, list):
-        return any(map(_merges, schema))
-    if not isinstance(schema, Mapping):
-        return False
-    if not _MERGING.isdisjoint(schema) or ("properties" in schema and not _CHOOSING.isdisjoint(schema)):
-        return True
-    found: list[bool] = []
-    for key, value in schema.items():
-        _with_parts(key, value, lambda part: found.append(_merges(part)))
-    return any(found)
-
-
-def _with_parts(key: str, value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the value of a schema's key with each schema in it changed."""
-    if key in _NAMED and isinstance(value, Mapping):
-        return {name: change(part) for name, part in value.items()}
-    if key in _LISTED and isinstance(value, list):
-        return [change(part) for part in value]
-    return change(value) if key in _ONE else value
 
 
 _PLACES = {NUMBER: "/[0-9]+/", ID: "/[A-Za-z0-9]{9}/"}  # of a call's number and id
@@ -86,7 +76,8 @@ def json_value(schema: Any) -> str:
     return "%json " + json.dumps(schema).replace("::=", "\\u003a\\u003a=")
 
 
-_ANY: Mapping[str, Any] = {"type": "object"}
+def _spaced_json(schema: Schema) -> str:
+    return json_value({**schema, "x-guidance": dict(JSON_SPACING)})
 
 
 def call_rules(
@@ -117,32 +108,20 @@ def call_rules(
         function = tool["function"]
         is_any = function["name"] in unchecked and not has_keys
         try:
-            schema = _ANY if is_any else enforceable(arguments_schema(function)).schema
+            schema = {"type": "object"} if is_any else enforceable(arguments_schema(function)).schema
         except TooManySchemasError as exc:
             raise InvalidRequestError(f"tools: the parameters of {function['name']}: {exc}", param="tools") from exc
         opening, closing = syntax.around(function["name"])
         if has_keys:
             arguments, their_rules = _keyed_arguments(schema, f"tool_{number}", syntax, special_ids)
         else:
-            arguments, their_rules = json_value({**schema, "x-guidance": dict(JSON_SPACING)}), []
+            arguments, their_rules = _spaced_json(schema), []
         opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)
         rules += [f"tool_{number}: {opening} {arguments} {closing}", *their_rules]
     return rules
 
 
-def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Schema, bool]]:
-    """Return the properties: name, schema with the definitions that it may refer to, and true if it is required."""
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    spaced = {**definitions, "x-guidance": dict(JSON_SPACING)}
-    properties = schema.get("properties") or {}
-    required = schema.get("required") or ()
-    return [
-        (name, {**(value if isinstance(value, Mapping) else {}), **spaced}, name in required)
-        for name, value in properties.items()
-    ]
-
-
-def _text_value(schema: Mapping[str, Any], name: str, end: str, *, special_ids: Mapping[str, int]) -> str:
+def _text_value(schema: Schema, name: str, end: str, special_ids: Mapping[str, int]) -> str:
     """Return the rule of a string as bare text up to its end."""
     schema = resolved(schema, schema)
     if "enum" in schema:
@@ -159,30 +138,28 @@ def _keyed_arguments(
 
     Values are JSON, but strings are text in tags, and in quotes that are not JSON's.
     """
-    properties = _properties(schema)
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    is_raw = len(syntax.quote) != 1 or syntax.unescaped == "all"
+    separator = literal(syntax.separator, special_ids)
     rules: list[str] = []
-    for number, (key, value_schema, _) in enumerate(properties):
+    later: list[str] = []
+    for number, (key, value) in enumerate(properties.items()):
         rule = f"{name}_{number}"
-        is_raw = len(syntax.quote) != 1 or syntax.unescaped == "all"
+        value_schema = {**(value if isinstance(value, Mapping) else {}), **definitions}
         is_text = is_raw and types_of(value_schema, value_schema) == {"string"}
         quote = syntax.quote if is_text else ""
         start = syntax.string_open if is_text and syntax.string_open else syntax.value_open + quote
         opening = literal(f"{syntax.key_open}{key}{start}", special_ids)
         if is_text:
-            value = f"{rule}_value"
-            rules.append(f"{rule}: {opening} {value}")
-            rules.append(_text_value(value_schema, value, quote + syntax.value_close, special_ids=special_ids))
+            end = quote + syntax.value_close
+            rules += [f"{rule}: {opening} {rule}_value", _text_value(value_schema, f"{rule}_value", end, special_ids)]
         else:
             closing = literal(syntax.value_close, special_ids)
-            rules.append(f"{rule}: {opening} {json_value(value_schema)} {closing}".rstrip())
-    separator = literal(syntax.separator, special_ids)
-    later = [
-        f"{separator} {name}_{number}" if is_required else f"({separator} {name}_{number})?"
-        for number, (_, _, is_required) in enumerate(properties)
-    ]
-    firsts = []
-    for number, (_, _, is_required) in enumerate(properties):
-        firsts.append(" ".join([f"{name}_{number}", *later[number + 1 :]]))
-        if is_required:
-            return f"({' | '.join(firsts)})", rules
+            rules.append(f"{rule}: {opening} {_spaced_json(value_schema)} {closing}".rstrip())
+        later.append(f"{separator} {rule}" if key in required else f"({separator} {rule})?")
+    firsts = [" ".join([f"{name}_{number}", *later[number + 1 :]]) for number in range(len(properties))]
+    for number, key in enumerate(properties):
+        if key in required:
+            return f"({' | '.join(firsts[: number + 1])})", rules
     return f"({' | '.join(firsts)})?" if firsts else "", rules

@@ -21,7 +21,7 @@ from ....engine.language.chat.reasoning_parser import (
 )
 from ....engine.language.chat.template import ChatTemplate
 from ....engine.language.chat.tools import Tool
-from ....engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
+from ....engine.language.structured_output.answer_grammar import answer_grammar
 from ....engine.language.structured_output.argument_check import ArgumentCheck
 from ....engine.language.structured_output.params import StructuredOutputs
 from ...server_settings import ServerSettings
@@ -75,7 +75,7 @@ class AnswerFormat:
     @property
     def grammar_fields(self) -> dict[str, Any]:
         """Arguments of grammars of an answer."""
-        names = ("tools", "reasoning", "is_open", "special_ids")
+        names = ("style", "tools", "reasoning", "is_open", "special_ids")
         return {name: getattr(self, name) for name in names} | {"is_parallel": self.max_calls is None}
 
     def reader(self) -> AnswerParser:
@@ -203,20 +203,17 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
         answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
     ):
         return params  # a request's own grammar leaves no space for reasoning before it
-    grammar = answer_grammar(
-        style=answer.style, content=content, content_tags=answer.content_tags, **answer.grammar_fields
-    )
+    grammar = answer_grammar(content=content, content_tags=answer.content_tags, **answer.grammar_fields)
     outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
     return dataclasses.replace(params, structured_outputs=outputs)
 
 
 def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     """Add a grammar for calls that the model makes by itself, if one can be built."""
-    assert answer.style is not None
     names = {tool["function"]["name"] for tool in answer.tools}
     try:
         unchecked = names.difference(answer.checked_names)
-        grammar = free_answer_grammar(style=answer.style, unchecked=unchecked, **answer.grammar_fields)
+        grammar = answer_grammar(is_free=True, unchecked=unchecked, **answer.grammar_fields)
         outputs = StructuredOutputs(grammar=grammar, param="tools", is_optional=True)
     except InvalidRequestError:
         return params

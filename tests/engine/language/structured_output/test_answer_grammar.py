@@ -17,7 +17,7 @@ from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import read_whole
 from splitfuse.engine.language.chat.call_formats import CALL_FORMATS
 from splitfuse.engine.language.chat.reasoning_parser import REASONING_FORMATS
-from splitfuse.engine.language.structured_output.answer_grammar import answer_grammar, free_answer_grammar
+from splitfuse.engine.language.structured_output.answer_grammar import answer_grammar
 from splitfuse.engine.language.structured_output.params import StructuredOutputs
 from splitfuse.engine.language.text.tokenizer import Tokenizer
 
@@ -191,26 +191,26 @@ FREE = {
 
 @pytest.mark.parametrize("style", FREE)
 def test_a_call_that_begins_in_a_free_answer(accepts, style: str) -> None:
-    grammar, call = free_answer_grammar(style=style, tools=TOOLS), FREE[style]
+    grammar, call = answer_grammar(is_free=True, style=style, tools=TOOLS), FREE[style]
     trigger = CALL_FORMATS[style].trigger
     for fine in ("", "Hello.", f"{trigger[:-1]} is text", call, f"I look.\n{call}\nAnd {call} again."):
         assert accepts(grammar, fine), fine
     for wrong in (f"{trigger}x", f"x {trigger}", call.replace("weather", "rain").replace("now", "rain")):
         assert not accepts(grammar, wrong), wrong
-    single = free_answer_grammar(style=style, tools=TOOLS, is_parallel=False)
+    single = answer_grammar(is_free=True, style=style, tools=TOOLS, is_parallel=False)
     assert accepts(single, "Hello.")
     assert not accepts(single, f"{call} {call}")
 
 
 def test_arguments_that_are_not_checked_are_any_object(accepts) -> None:
-    grammar = free_answer_grammar(style="hermes", tools=TOOLS, unchecked={"weather"})
+    grammar = answer_grammar(is_free=True, style="hermes", tools=TOOLS, unchecked={"weather"})
     assert accepts(grammar, hermes("weather", '{"x": 1}'))
     assert not accepts(grammar, hermes("weather", "[]"))
     assert not accepts(grammar, hermes("now", '{"x": 1}'))
 
 
 def test_keys_come_from_the_schema_of_an_unchecked_function_too(accepts) -> None:
-    grammar = free_answer_grammar(style="qwen3_coder", tools=TOOLS, unchecked={"weather"})
+    grammar = answer_grammar(is_free=True, style="qwen3_coder", tools=TOOLS, unchecked={"weather"})
     town, days = "<parameter=town>\nRome\n</parameter>\n", "<parameter=days>\n3\n</parameter>\n"
     assert accepts(grammar, xml("weather", town + days))
     assert not accepts(grammar, xml("weather", ""))
@@ -218,8 +218,8 @@ def test_keys_come_from_the_schema_of_an_unchecked_function_too(accepts) -> None
 
 def test_no_call_begins_in_reasoning(accepts) -> None:
     call = hermes("now", "{}")
-    may = free_answer_grammar(style="hermes", tools=TOOLS, reasoning="think")
-    must = free_answer_grammar(style="hermes", tools=TOOLS, reasoning="think", is_open=True)
+    may = answer_grammar(is_free=True, style="hermes", tools=TOOLS, reasoning="think")
+    must = answer_grammar(is_free=True, style="hermes", tools=TOOLS, reasoning="think", is_open=True)
     for fine in (f"<think>a <tool_call> b</think>\n{call}", "Hello", "<think>a</think>"):
         assert accepts(may, fine), fine
     assert accepts(must, f"a <tool_call> b</think>{call}")
@@ -229,7 +229,7 @@ def test_no_call_begins_in_reasoning(accepts) -> None:
 
 def test_special_tokens_are_written_as_such() -> None:
     ids = {"[TOOL_CALLS]": 5, "[ARGS]": 6}
-    grammar = free_answer_grammar(style="mistral", tools=TOOLS[1:2], special_ids=ids)
+    grammar = answer_grammar(is_free=True, style="mistral", tools=TOOLS[1:2], special_ids=ids)
     assert "before: TEXT <[5]>" in grammar
     assert 'tool_0: "now" <[6]> %json' in grammar
     assert '"[TOOL_CALLS]' not in grammar
@@ -248,8 +248,8 @@ def test_added_tokens_that_are_not_special_begin_calls_and_end_reasoning(tmp_pat
     assert set(ids) == set(tags)
     theirs = LLTokenizer(fast.to_str(), n_vocab=fast.get_vocab_size(), eos_token=0)
     text = f"<think>Hm.</think>\n{hermes('now', '{}')}"
-    for make in (answer_grammar, free_answer_grammar):
-        grammar = make(style="hermes", tools=TOOLS, reasoning="think", special_ids=ids)
+    for is_free in (False, True):
+        grammar = answer_grammar(style="hermes", tools=TOOLS, is_free=is_free, reasoning="think", special_ids=ids)
         matcher = LLMatcher(theirs, LLMatcher.grammar_from_lark(grammar))
         assert matcher.consume_tokens(tokenizer.encode(text)), matcher.get_error()
         assert matcher.is_accepting()
@@ -292,5 +292,5 @@ def test_calls_in_the_form_of_a_published_template(accepts, name: str) -> None:
     assert any(accepts(grammar, text[:end]) for end in ends), (grammar, text)
     assert not any(accepts(grammar, text[:end].replace("days", "weeks")) for end in ends)
     if form.calls.trigger:
-        free = free_answer_grammar(style=asdict(form.calls), tools=tools)
+        free = answer_grammar(is_free=True, style=asdict(form.calls), tools=tools)
         assert any(accepts(free, f"So. {text[:end]}") for end in ends), (free, text)
