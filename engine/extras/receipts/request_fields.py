@@ -7,7 +7,7 @@ from typing import Any
 from ...checks import Integer
 from ...core.sampling_params import SamplingParams
 from ...errors import InvalidRequestError
-from ...language.chat.reasoning_parser import ReasoningFormat
+from ...language.chat.reasoning_parser import reasoning_format
 from ...language.structured_output.params import StructuredOutputs
 
 # Without one of them the same seed could give other tokens or another end. max_tokens is the limit that was in force.
@@ -51,8 +51,7 @@ def _limited(params: SamplingParams, thinking: Any) -> SamplingParams:
     """Return the parameters with their limit of reasoning."""
     try:
         form = thinking["form"]
-        tags = {name: tuple(form[name]) for name in ("openings", "closings", "special_texts")} if form else {}
-        own = ReasoningFormat(**{**form, **tags}) if form else None
+        own = reasoning_format(form) if form else None
         return replace(params, thinking_budget=thinking["budget"], reasoning_format=own)
     except (TypeError, KeyError) as exc:
         raise InvalidRequestError(f"{_PARAM}.{_THINKING} has not the fields of a limit", param=_PARAM) from exc

@@ -74,10 +74,9 @@ class Limiter:
         tokenizer = self.model.tokenizer
         if tokenizer is None or not tokenizer.has_chat_template:
             return None
-        from ...language.chat.reasoning_parser import detected_reasoning, reasoning_format  # here: for chats alone
+        from ...language.chat.reasoning_parser import reasoning_format  # here: for chats alone
 
-        name = detected_reasoning(tokenizer.chat_template.source)
-        found = name or (await reader.chat_form()).get("reasoning")
+        found = (await reader.chat_form()).get("reasoning")
         return None if found is None else replace(reasoning_format(found), is_open=False)
 
 

@@ -267,8 +267,8 @@ def thoughts_of(ask: Ask, source: str) -> ReasoningFormat | None:
     opened = _OPENED.search(prompts[0])
     if opened is not None:  # the prompt alone shows it
         return ReasoningFormat(openings=(opened[1],), closings=(opened[1][0] + "/" + opened[1][1:],))
-    granite = REASONING_FORMATS["granite"]
-    return granite if any(tag in source for tag in granite.openings) else None
+    known = (form for form in REASONING_FORMATS.values() if any(tag in source for tag in form.openings))
+    return next(known, None)  # a request's own variable may show it
 
 
 def _shown_thoughts(ask: Ask, variables: Mapping[str, Any], *, has_calls: bool) -> ReasoningFormat | None:

@@ -14,14 +14,18 @@ from .call_syntax import tags_of
 class ReasoningFormat:
     """Tags around reasoning: one of `openings` and one of `closings`; a grammar uses the first closing.
 
-    `is_open`: an answer begins within its reasoning. `special_texts`: parts of the tags that may be special tokens.
+    `is_open`: an answer begins within its reasoning. `before_content`: the opening of content, if content has one.
     """
 
     openings: tuple[str, ...]
     closings: tuple[str, ...]
     is_open: bool = False
     before_content: str = ""
-    special_texts: tuple[str, ...] = ()
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """Parts of the tags that may be special tokens."""
+        return tags_of(" ".join([*self.openings, *self.closings, self.before_content]))
 
     def is_open_at_end(self, text: str) -> bool:
         """True if reasoning that began in this text goes on after the text."""
@@ -41,19 +45,18 @@ class ReasoningFormat:
         return end.endswith(self.openings) or (self.is_open and not end.endswith(self.closings))
 
 
-_THINK = ReasoningFormat(openings=("<think>",), closings=("</think>",), special_texts=("<think>", "</think>"))
-# Formats under vLLM's names for its parsers. If a template matches several, the first is used.
+_THINK = ReasoningFormat(openings=("<think>",), closings=("</think>",))
+# Formats under vLLM's names for its parsers.
 REASONING_FORMATS = {
     "openai_gptoss": ReasoningFormat(
         openings=(f"{harmony_parser.CHANNEL}analysis{harmony_parser.MESSAGE}",),
         closings=(f"{harmony_parser.END}{harmony_parser.START}assistant",),
         before_content=f"{harmony_parser.CHANNEL}final{harmony_parser.MESSAGE}",
-        special_texts=(harmony_parser.CHANNEL, harmony_parser.MESSAGE, harmony_parser.END, harmony_parser.START),
     ),
     "think": _THINK,
     "qwen3": _THINK,
     "deepseek_r1": replace(_THINK, is_open=True),
-    "mistral": ReasoningFormat(openings=("[THINK]",), closings=("[/THINK]",), special_texts=("[THINK]", "[/THINK]")),
+    "mistral": ReasoningFormat(openings=("[THINK]",), closings=("[/THINK]",)),
     "granite": ReasoningFormat(
         openings=("Here is my thought process:", "Here's my thought process:"),
         closings=("Here is my response:", "Here's my response:"),
@@ -65,17 +68,8 @@ def reasoning_format(style: Style) -> ReasoningFormat:
     """Return a format of reasoning by its name or from its fields."""
     if isinstance(style, str):
         return REASONING_FORMATS[style]
-    openings, closings = tuple(style["openings"]), tuple(style["closings"])
-    tags = tags_of(" ".join([*openings, *closings]))
-    return ReasoningFormat(openings=openings, closings=closings, is_open=style["is_open"], special_texts=tags)
-
-
-def detected_reasoning(template: str) -> str | None:
-    """Return the name of the first reasoning format whose tags the chat template contains, None if there is none."""
-    if harmony_parser.CHANNEL in template:
-        return "openai_gptoss"
-    formats = (name for name, style in REASONING_FORMATS.items() if any(tag in template for tag in style.openings))
-    return next(formats, None)
+    fields = {name: style[name] for name in ("is_open", "before_content")}
+    return ReasoningFormat(openings=tuple(style["openings"]), closings=tuple(style["closings"]), **fields)
 
 
 class ReasoningParser(BufferedReader):

@@ -13,13 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.language.chat.answer_parser import AnswerParser
 from ....engine.language.chat.call_formats import NEUTRAL_FORMAT, Style, call_syntax
 from ....engine.language.chat.call_syntax import tags_of
-from ....engine.language.chat.reasoning_parser import (
-    REASONING_FORMATS,
-    ReasoningFormat,
-    detected_reasoning,
-    reasoning_format,
-)
-from ....engine.language.chat.template import ChatTemplate
+from ....engine.language.chat.reasoning_parser import ReasoningFormat, reasoning_format
 from ....engine.language.chat.tools import Tool
 from ....engine.language.structured_output.answer_grammar import answer_grammar
 from ....engine.language.structured_output.argument_check import ArgumentCheck
@@ -142,7 +136,7 @@ def answer_format(
     """Return the format to expect of a model with this tokenizer after this prompt. `asked`: of form_facts."""
     own = _style_of(settings, asked)
     style = _style(chat, own)
-    reasoning = reasoning_style(tokenizer.chat_template, settings, asked)
+    reasoning = reasoning_style(settings, asked)
     form = None if reasoning is None else reasoning_format(reasoning)
     special_texts = [] if style is None else [*call_syntax(style).special_texts]
     special_texts += [] if form is None else form.special_texts
@@ -175,11 +169,11 @@ def _level_budget(effort: str | None, source: str) -> int | None:
     return None if effort != "none" and "reasoning_effort" in source else LEVELS.get(effort or "")
 
 
-def reasoning_style(template: ChatTemplate, settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
-    """Return the reasoning format to look for in answers of a model with this template."""
+def reasoning_style(settings: ServerSettings, asked: Mapping[str, Any]) -> Style | None:
+    """Return the reasoning format to look for in answers of a model whose template says this of its answers."""
     named = settings.section(ChatSettings).reasoning_parser
-    found = (detected_reasoning(template.source) or asked.get("reasoning")) if named == "auto" else named
-    return found if not isinstance(found, str) or found in REASONING_FORMATS else None
+    style: Style | None = asked.get("reasoning") if named == "auto" else named
+    return None if style == "none" else style
 
 
 def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:

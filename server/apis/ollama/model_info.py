@@ -34,7 +34,7 @@ def running(service: Service, name: str) -> dict[str, Any]:
     return listed(service, name) | loaded
 
 
-def show_model(service: Service) -> dict[str, Any]:
+async def show_model(service: Service) -> dict[str, Any]:
     """Describe the model in full."""
     described = _described(service)
     info = {
@@ -45,6 +45,7 @@ def show_model(service: Service) -> dict[str, Any]:
     }
     tokenizer = service.engine.tokenizer
     template = tokenizer.chat_template if tokenizer is not None and tokenizer.has_chat_template else None
+    form = {} if template is None else await service.engine.prompts.chat_form()
     from ....engine.extras.pooling.pooler import Pooler  # imports torch
 
     pooler = service.engine.part(Pooler)
@@ -52,7 +53,7 @@ def show_model(service: Service) -> dict[str, Any]:
         "completion": service.engine.generates,
         "embedding": pooler is not None and not pooler.classifies,
         "tools": template is not None and service.settings.section(ChatSettings).tool_call_parser != "none",
-        "thinking": template is not None and reasoning_style(template, service.settings, {}) is not None,
+        "thinking": template is not None and reasoning_style(service.settings, form) is not None,
     }
     return {
         "modelfile": "",

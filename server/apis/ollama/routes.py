@@ -95,7 +95,7 @@ async def show(
     request: Request, body: Annotated[OllamaShowRequest, Depends(OllamaShowRequest.from_request)]
 ) -> Response:
     """Describe the model."""
-    return JsonResponse(show_model(service_of(request)))
+    return JsonResponse(await show_model(service_of(request)))
 
 
 @router.get("/version", response_description="The version.", responses=errors(*KEYED, schema=SCHEMA))

@@ -104,15 +104,10 @@ def read_params(values: Mapping[str, Any]) -> SamplingParams:
 
         values["structured_outputs"] = StructuredOutputs(**constraint)
     if form := values.get("reasoning_format"):
-        from ....engine.language.chat.reasoning_parser import ReasoningFormat
+        from ....engine.language.chat.reasoning_parser import reasoning_format
 
-        values["reasoning_format"] = ReasoningFormat(**_with_tuples(form))
+        values["reasoning_format"] = reasoning_format(form)
     return SamplingParams(**values)
-
-
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dataclass's fields: its tuples were lists in JSON."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def pack_error(exc: BaseException) -> list[Any]:
