@@ -110,12 +110,12 @@ class ChatTemplate:
         if _READS_THINKING.search(self.source):
             messages = [_with_thinking(message) for message in messages]
         try:
-            return self._render_shown([_template_message(message) for message in messages], **options)
+            return self._render_shown([_shown(message) for message in messages], **options)
         except InvalidRequestError:
-            conversation = [_template_message(message) for message in messages]
-            if not _wrap_broken(conversation):
+            conversation = [_shown(message, has_objects=True) for message in messages]
+            if conversation == [_shown(message) for message in messages]:
                 raise
-            return self._render_shown(conversation, **options)
+            return self._render_shown(conversation, **options)  # for templates that list the arguments
 
     def _render_shown(
         self,
@@ -147,18 +147,6 @@ class ChatTemplate:
         return _cut_at_mark(text) if continue_final_message else text
 
 
-def _wrap_broken(conversation: Sequence[Mapping[str, Any]]) -> bool:
-    """Turn arguments that are text, because an answer ended within a call, into objects. Return true if there are any.
-
-    For templates that list the arguments.
-    """
-    functions = [call["function"] for message in conversation for call in message.get("tool_calls", ())]
-    broken = [function for function in functions if isinstance(function.get("arguments"), str)]
-    for function in broken:
-        function["arguments"] = _Arguments(arguments=function["arguments"])
-    return bool(broken)
-
-
 def read_template(setting: str) -> str:
     """Return the source for --chat-template: a file, or the template itself if it holds a tag. Raises ConfigError."""
     if "{{" in setting or "{%" in setting:
@@ -187,19 +175,21 @@ def _with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def _template_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message in the form that templates read: with _Arguments in its calls."""
+def _shown(message: Mapping[str, Any], *, has_objects: bool = False) -> dict[str, Any]:
+    """Return the message in the form that templates read: with _Arguments in its calls.
+
+    `has_objects`: so are arguments that are text, because an answer ended within a call.
+    """
     shown = dict(message)
     if "tool_calls" in shown:
-        shown["tool_calls"] = [_shown_call(call) for call in shown["tool_calls"]]
+        shown["tool_calls"] = [{**call, "function": dict(call["function"])} for call in shown["tool_calls"]]
+    for function in (call["function"] for call in shown.get("tool_calls", ())):
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            function["arguments"] = _Arguments(arguments)
+        elif isinstance(arguments, str) and has_objects:
+            function["arguments"] = _Arguments(arguments=arguments)
     return shown
-
-
-def _shown_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call["function"])
-    if isinstance(function.get("arguments"), dict):
-        function["arguments"] = _Arguments(function["arguments"])
-    return {**call, "function": function}
 
 
 def _mark_end(message: dict[str, Any]) -> None:

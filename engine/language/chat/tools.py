@@ -56,7 +56,7 @@ def read_tools(tools: object, *, are_flat: bool = False, places: Sequence[str] =
     return checked_tools
 
 
-def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+def read_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
     """Return the choice among these tools; the default is auto, or none if there are no tools."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
@@ -64,13 +64,17 @@ def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
         if choice == "required" and not tools:
             raise InvalidRequestError("tool_choice required needs tools", param="tool_choice")
         return ToolChoice(choice if tools else "none")
-    if _type_of(choice) == "allowed_tools":
+    mode: Literal["auto", "required", "named"] = "named"
+    chosen = [choice]
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
         mode, chosen = _allowed(choice)
-        return ToolChoice(mode, _chosen_names(chosen, tools))
-    return ToolChoice("named", _chosen_names([choice], tools))
+    names = tuple(map(_chosen_name, chosen))
+    if not {_name_of(tool) for tool in tools}.issuperset(names):
+        raise InvalidRequestError("tool_choice names a function that is not among tools", param="tool_choice")
+    return ToolChoice(mode, names)
 
 
-def _allowed(choice: Any) -> tuple[Literal["auto", "required"], list[Any]]:
+def _allowed(choice: Mapping[str, Any]) -> tuple[Literal["auto", "required"], list[Any]]:
     """Return mode and tools of {"type": "allowed_tools", "allowed_tools": {…}}; /v1/responses has no inner object."""
     inner = choice.get("allowed_tools", choice)
     mode, chosen = (inner.get("mode"), inner.get("tools")) if isinstance(inner, Mapping) else (None, None)
@@ -82,31 +86,19 @@ def _allowed(choice: Any) -> tuple[Literal["auto", "required"], list[Any]]:
     )
 
 
-def _type_of(choice: object) -> object:
-    return choice.get("type") if isinstance(choice, Mapping) else None
-
-
 def _name_of(tool: Tool) -> str:
     return str(tool["function"]["name"])
 
 
-def _chosen_names(chosen: Sequence[object], tools: Sequence[Tool]) -> tuple[str, ...]:
-    names = tuple(map(_chosen_name, chosen))
-    if not {_name_of(tool) for tool in tools}.issuperset(names):
-        raise InvalidRequestError("tool_choice names a function that is not among tools", param="tool_choice")
-    return names
-
-
-def _chosen_name(choice: object) -> str:
+def _chosen_name(choice: Any) -> str:
     """Return the name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object.
 
     A custom tool is a function too.
     """
-    kind = _type_of(choice)
-    if isinstance(choice, Mapping) and (kind == "function" or kind == "custom"):
-        function = choice.get(kind, choice)
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            return str(function["name"])
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    function = choice.get(kind, choice) if kind in ("function", "custom") else None
+    if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+        return str(function["name"])
     raise InvalidRequestError(
         'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": ...}} or '
         '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}',
