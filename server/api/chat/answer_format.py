@@ -66,12 +66,6 @@ class AnswerFormat:
         """True if an answer is content and nothing else."""
         return self.style is None and self.reasoning is None and not self.content_tags
 
-    @property
-    def grammar_fields(self) -> dict[str, Any]:
-        """Arguments of grammars of an answer."""
-        names = ("style", "tools", "reasoning", "is_open", "special_ids")
-        return {name: getattr(self, name) for name in names} | {"is_parallel": self.max_calls is None}
-
     def reader(self) -> AnswerParser:
         """Create a parser for one answer."""
         parser = AnswerParser(
@@ -188,29 +182,34 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
         budget = answer.thinking_budget if params.thinking_budget is None else params.thinking_budget
         params = dataclasses.replace(params, reasoning_format=form, thinking_budget=budget)
     content = params.structured_outputs
-    if content is None and not answer.is_forced:
-        return _checked(params, answer) if answer.checked_names else params
     if content is not None and answer.is_forced:
         reason = "an answer cannot be a call of a tool and keep to a format as well; set tool_choice none or auto"
         raise InvalidRequestError(reason, param="tool_choice")
-    if answer.is_plain or (
-        answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
-    ):
+    is_free = content is None and not answer.is_forced
+    if answer.is_plain or (is_free and not answer.checked_names):
+        return params
+    if answer.style is None and not answer.is_open and content is not None and content.kind == "grammar":
         return params  # a request's own grammar leaves no space for reasoning before it
-    grammar = answer_grammar(content=content, content_tags=answer.content_tags, **answer.grammar_fields)
-    outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
-    return dataclasses.replace(params, structured_outputs=outputs)
-
-
-def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
-    """Add a grammar for calls that the model makes by itself, if one can be built."""
     names = {tool["function"]["name"] for tool in answer.tools}
     try:
-        unchecked = names.difference(answer.checked_names)
-        grammar = answer_grammar(is_free=True, unchecked=unchecked, **answer.grammar_fields)
-        outputs = StructuredOutputs(grammar=grammar, param="tools", is_optional=True)
+        grammar = answer_grammar(
+            style=answer.style,
+            tools=answer.tools,
+            is_parallel=answer.max_calls is None,
+            is_free=is_free,
+            unchecked=names.difference(answer.checked_names) if is_free else (),
+            reasoning=answer.reasoning,
+            is_open=answer.is_open,
+            content=content,
+            content_tags=answer.content_tags,
+            special_ids=answer.special_ids,
+        )
+        name = "tools" if content is None else content.name
+        outputs = StructuredOutputs(grammar=grammar, param=name, is_optional=is_free)
     except InvalidRequestError:
-        return params
+        if is_free:  # the model's own calls are checked where a grammar can be built
+            return params
+        raise
     return dataclasses.replace(params, structured_outputs=outputs)
 
 
