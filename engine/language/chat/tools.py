@@ -60,7 +60,7 @@ def read_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
     """Return the choice among these tools; the default is auto, or none if there are no tools."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
-    if choice in ("none", "auto", "required") and isinstance(choice, str):
+    if choice in ("none", "auto", "required"):
         if choice == "required" and not tools:
             raise InvalidRequestError("tool_choice required needs tools", param="tool_choice")
         return ToolChoice(choice if tools else "none")
