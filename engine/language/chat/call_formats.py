@@ -25,6 +25,7 @@ def _listed(opening: str, closing: str = "") -> CallSyntax:
     return replace(_OBJECT, before=f"{opening}[", between=", ", after=f"]{closing}")
 
 
+_HERMES = replace(_OBJECT, opening="<tool_call>\n", closing="\n</tool_call>", between="\n")
 _LLAMA = replace(_OBJECT, middle='", "parameters": ', arguments_key="parameters", between="; ", after=";")
 _MISTRAL = CallSyntax(arguments="json", opening="[TOOL_CALLS]", middle="[ARGS]", between="")
 _MISTRAL_OTHERS = (replace(_MISTRAL, middle=f"[CALL_ID]{ID}[ARGS]"), replace(_MISTRAL, middle=""))
@@ -77,13 +78,7 @@ CALL_FORMATS = {
     ),
     "qwen3_coder": _QWEN3_CODER,
     "qwen3_xml": _QWEN3_CODER,
-    "hermes": replace(
-        _OBJECT,
-        opening="<tool_call>\n",
-        closing="\n</tool_call>",
-        between="\n",
-        others=(_listed("<tool_call>", "</tool_call>"),),
-    ),
+    "hermes": replace(_HERMES, others=(_listed("<tool_call>", "</tool_call>"),)),
     "mistral_list": replace(_MISTRAL_LIST, others=(_MISTRAL, *_MISTRAL_OTHERS)),
     "mistral": replace(_MISTRAL, others=(*_MISTRAL_OTHERS, _MISTRAL_LIST)),
     "deepseek_v3": replace(_DEEPSEEK_V3, others=(_DEEPSEEK_V31,)),
@@ -92,16 +87,18 @@ CALL_FORMATS = {
     "phi4_mini_json": _listed("functools"),
     "llama4_pythonic": _LLAMA4,
     "pythonic": _LLAMA4,
-    "lfm2": replace(_PYTHONIC, before="<|tool_call_start|>[", after="]<|tool_call_end|>"),
+    # Its templates print no call, so earlier calls stand in the prompt in Hermes' form.
+    "lfm2": replace(_PYTHONIC, before="<|tool_call_start|>[", after="]<|tool_call_end|>", others=(_HERMES,)),
     "llama3_json": replace(_LLAMA, others=(replace(_LLAMA, before="<|python_tag|>"),)),
 }
-# What prompts with tools say of calls, for templates that print no call, or print one without a tag.
+# What prompts with tools say of calls, for templates that print no call, or one without a tag. LFM2's show only tools.
 _DECLARED = (
     ("hermes", r'<tool_call>\s*\{\s*"name":[^{}]*"arguments":'),
     ("qwen3_coder", r"<tool_call>\s*<function=[^<>]+>\s*<parameter="),
     ("granite", r"<\|tool_call\|> followed by a JSON list"),
     ("phi4_mini_json", r"functools\[\{"),
     ("llama4_pythonic", r"\[func_name1\("),
+    ("lfm2", r"<\|im_start\|>system\nList of tools: (<\|tool_list_start\|>)?\["),
 )
 
 
