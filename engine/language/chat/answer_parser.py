@@ -7,7 +7,7 @@ from typing import Any
 from ..text.stop_strings import overlap
 from .answer_parts import AnswerPart, TagFilter
 from .call_reader import CallsReader
-from .call_syntax import CallSyntax
+from .call_syntax import CallSyntax, triggers_of
 from .fenced_calls import Fits
 from .harmony_parser import HarmonyParser
 from .reasoning_parser import ReasoningFormat, ReasoningParser
@@ -44,8 +44,8 @@ class AnswerParser:
         self._calls = None if new_calls is None or has_channels else new_calls()
         self._thinking: ReasoningParser | HarmonyParser = HarmonyParser(reads_calls=syntax is not None)
         if not has_channels:
-            trigger = "" if syntax is None else syntax.trigger
-            self._thinking = ReasoningParser(reasoning, is_open=is_open, trigger=trigger, new_calls=new_calls)
+            triggers = () if syntax is None else triggers_of(syntax)
+            self._thinking = ReasoningParser(reasoning, is_open=is_open, triggers=triggers, new_calls=new_calls)
         self._thinking_tags = [*reasoning.openings, *reasoning.closings] * (drops_cut and not has_channels)
         self._content = TagFilter(content_tags)
         self._max_calls = max_calls

@@ -128,3 +128,10 @@ def heads(syntax: CallSyntax) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]
     patterns = list(map(Pattern, first))
     tagged = [pattern for pattern in patterns if is_tag(pattern.first)]
     return tuple(tagged or patterns[: None if syntax.name_key else 1]), tuple(later)
+
+
+def triggers_of(syntax: CallSyntax) -> tuple[str, ...]:
+    """Return the texts that begin a call, also one that stands without the tag around all calls."""
+    firsts = [pattern.first for pattern in heads(syntax)[0]]
+    others = [first for first in firsts if first.startswith("<") and first not in syntax.trailer]
+    return tuple(dict.fromkeys(filter(None, [syntax.trigger, *others])))

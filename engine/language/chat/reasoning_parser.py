@@ -1,6 +1,6 @@
 """ReasoningParser: text between two tags is reasoning, the rest is content. Also the tags that models use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from . import harmony_parser
@@ -84,13 +84,13 @@ class ReasoningParser(BufferedReader):
         form: ReasoningFormat,
         *,
         is_open: bool = False,
-        trigger: str = "",
+        triggers: Sequence[str] = (),
         new_calls: Callable[[], CallsReader] | None = None,
     ) -> None:
-        """`trigger`: text that begins calls; a call is one also if nothing closes the reasoning before it."""
+        """`triggers`: texts that begin calls; a call is one also if nothing closes the reasoning before it."""
         super().__init__(drops_leading_space=True)
         self.held = ""  # reasoning from the beginning of a call on: a call, unless the reasoning ends behind it
-        self._trigger = trigger
+        self._triggers = triggers
         self._new_calls = new_calls
         self._call: CallsReader | None = None  # reader of the held text
         self.is_thinking = is_open
@@ -120,11 +120,10 @@ class ReasoningParser(BufferedReader):
     def _reasoning(self, *, is_end: bool) -> list[AnswerPart]:
         if self.held:
             return self._behind_call(self._text, is_end=is_end)
-        tags = (*self._closings, self._trigger) if self._trigger else self._closings
-        text, tag, self._text = cut_at_first(self._text, tags, is_end=is_end)
+        text, tag, self._text = cut_at_first(self._text, (*self._closings, *self._triggers), is_end=is_end)
         if tag is None:
             return self._part("reasoning", text)
-        if tag != self._trigger:
+        if tag in self._closings:
             return self._closed(text)
         assert self._new_calls is not None
         self._call = self._new_calls()

@@ -18,7 +18,7 @@ from splitfuse.engine.language.chat.call_formats import call_syntax
 from splitfuse.engine.language.chat.reasoning_parser import reasoning_format
 
 CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-NUM_ANSWERS = {"test-chat": 286, "smg": 155, "vllm tools": 33, "vllm reasoning": 74}
+NUM_ANSWERS = {"test-chat": 287, "smg": 155, "vllm tools": 33, "vllm reasoning": 74}
 
 
 def new_parser(form: dict[str, Any], tools: list[int], *, is_open: int) -> AnswerParser:
