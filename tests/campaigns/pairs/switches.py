@@ -145,7 +145,7 @@ def _may_stand(row: Row, name: str, value: str) -> bool:
 
 def arguments(row: Row) -> list[str]:
     """Return a server's arguments, with names of places that are filled (files.py)."""
-    return [part for name, value in row.items() for part in SERVER[name][value]]
+    return [part for name in SERVER if name in row for part in SERVER[name][row[name]]]
 
 
 def body(row: Row, *, seed: int) -> dict[str, Any]:
