@@ -118,8 +118,9 @@ class Service(JobObserver):
         return () if engine is None else engine.variants
 
     def adapter_named(self, name: object) -> str | None:
-        """Return the name if an adapter has it."""
-        return next((adapter.name for adapter in self.adapters if adapter.name == name), None)
+        """Return the name if an adapter has it. Raises NotReadyError if nobody can know yet."""
+        is_models = name is None or (self.lifecycle.loaded is None and self.settings.serves(str(name)))
+        return None if is_models else next((one.name for one in self.engine.variants if one.name == name), None)
 
     def new_job(self, params: SamplingParams, *, owner: str, **fields: Any) -> Job:
         """Make a job under a new, unguessable id; not submitted yet. `fields`: further fields of Job."""

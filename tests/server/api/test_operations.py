@@ -75,6 +75,9 @@ async def test_while_loading(loading, monkeypatch):
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
         ("/tokenize", {"prompt": "x"}),
         ("/detokenize", {"tokens": [1]}),
+        # The name of an adapter, perhaps: nobody knows them yet.
+        ("/v1/completions", {"prompt": "x", "model": "pirate"}),
+        ("/generate", {"prompt": "x", "lora_path": "pirate"}),
     ]:
         is_refusal(await client.post(path, json=fields), "loading")
     assert (await client.get("/version")).status_code == 200
