@@ -61,7 +61,7 @@ LARGER = {
     "server/apis/responses": (765, "a dialect with items, events and stored answers"),
     "server/extras/fronts": (1000, "a link, the engine's process, a mirror of its core, requests that outlive a kill"),
     "server/extras/replicas": (770, "HAProxy, Ray and the supervision of servers"),
-    "server/extras/router": (1125, "turns of models, their processes, and each byte that passes between"),
+    "server/extras/router": (1230, "turns of models, their processes, and each byte that passes between"),
     "server/results/batches": (1061, "uploads, and jobs that survive a restart, with shares of their bytes"),
     "server/results/durable": (1720, "a store that no kill -9 may cost a result, both stores' statements, copies"),
     "server/results/shared": (693, "leases and takeover between servers"),

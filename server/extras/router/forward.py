@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -14,10 +14,12 @@ from ...http.disconnect import unless_disconnected
 from ...http.errors import REQUEST_ID, NotReadyError
 from ...http.json_body import DEADLINE_S, read_body
 from ...http.json_response import JsonResponse
+from ...http.sse import CHUNK_WRITER
 from ...server_settings import ServerSettings
+from .connections import LOST, Headers
 from .destination import Destination, destination_of, fields_of, is_empty, is_figures, keep_alive_of
 from .listing import idle_stats, unloaded_answer
-from .model_process import LOST, Headers, ModelProcess
+from .model_process import ModelProcess
 from .router import Router
 
 # Headers of a connection, and headers that the model's server would judge again.
@@ -134,14 +136,22 @@ class _Exchange:
         scope = self.request.scope
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         sent = self.body if content is None else content
-        answer = await process.send(scope["method"], target, self._headers(is_streamed=content is not None), sent)
-        async with contextlib.aclosing(answer):
-            headers = [pair for pair in answer.headers if pair[0].lower() not in _NOT_GIVEN_BACK]
+        headers = self._headers(is_streamed=content is not None)
+        async with process.connections.ask(scope["method"], target, headers, sent) as answer:
+            given = [pair for pair in answer.headers if pair[0] not in _NOT_GIVEN_BACK]
             self.has_begun = True
-            await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            async for chunk in answer.aiter_stream():
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._send({"type": "http.response.start", "status": answer.status, "headers": given})
+            write = self._writer_of_events() if answer.has_events else self._write
+            async for chunk in answer.chunks():
+                await write(chunk)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, chunk: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    def _writer_of_events(self) -> Callable[[bytes], Awaitable[None]]:
+        writer = self.request.scope.get(CHUNK_WRITER)
+        return self._write if writer is None else writer.write_chunk
 
     async def answer(self, response: Response) -> None:
         """Give an answer of ours."""

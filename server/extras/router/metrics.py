@@ -7,7 +7,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from ..replicas.operations import merged
-from .model_process import LOST, ModelProcess
+from .connections import LOST
+from .model_process import ModelProcess
 from .router import Router
 
 
@@ -21,7 +22,7 @@ async def page(router: Router, *, prefix: str) -> Response:
 async def _text(process: ModelProcess | None) -> str | None:
     """Return a process's own page; None without an answer."""
     if process is not None:
-        with contextlib.suppress(*LOST, TimeoutError):
+        with contextlib.suppress(*LOST):
             status, body = await process.get("/metrics")
             return body.decode() if status == 200 else None
     return None

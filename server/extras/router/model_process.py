@@ -4,21 +4,16 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import httpcore
 
 from ...process.runtime_file import RUNTIME_VARIABLE
 from ..replicas.server_process import ServerProcess
 from .catalog import Entry
+from .connections import LOST, Connections
 
 _ASK_S = 0.03  # between questions to a server that starts
 _ANSWER_S = 5.0
-_URL = {"scheme": b"http", "host": b"localhost", "port": None}
-Headers = Sequence[tuple[bytes, bytes]]
-LOST = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 
 class ModelProcess:
@@ -31,9 +26,7 @@ class ModelProcess:
         self._entry = entry
         self._folder = folder
         self._process: ServerProcess | None = None
-        self._pool = httpcore.AsyncConnectionPool(
-            uds=entry.settings.uds, max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0
-        )
+        self.connections = Connections(str(entry.settings.uds))
 
     @property
     def pid(self) -> int | None:
@@ -50,7 +43,7 @@ class ModelProcess:
     async def until_ready(self) -> None:
         """Wait until the server takes requests, and note what it says of its model."""
         while True:
-            with contextlib.suppress(*LOST, TimeoutError):
+            with contextlib.suppress(*LOST):
                 if (await self.get("/ready"))[0] == 200:
                     break
             await asyncio.sleep(_ASK_S)
@@ -65,17 +58,10 @@ class ModelProcess:
 
     async def num_unfinished(self) -> int | None:
         """Return the number of requests and batches that have not ended; None without an answer."""
-        with contextlib.suppress(*LOST, TimeoutError, ValueError, LookupError):
+        with contextlib.suppress(*LOST, ValueError, LookupError):
             _, body = await self.get("/health")
             return int(json.loads(body)["num_unfinished"])
         return None
-
-    async def send(
-        self, method: str, target: bytes, headers: Headers, content: bytes | AsyncIterator[bytes]
-    ) -> httpcore.Response:
-        """Send a request and return the head of its answer. Raises one of LOST."""
-        url = httpcore.URL(**_URL, target=target)  # type: ignore[arg-type]
-        return await self._pool.handle_async_request(httpcore.Request(method, url, headers=headers, content=content))
 
     async def stop(self, limit_s: float) -> None:
         """End the process: its server drains, and is killed after this time."""
@@ -91,22 +77,19 @@ class ModelProcess:
         """Kill the process if it still runs."""
         if self._process is not None:
             await self._process.close()
-        with contextlib.suppress(*LOST):
-            await self._pool.aclose()
+        self.connections.close()
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Ask with a key of ours; return the status and the body. Raises one of LOST, TimeoutError."""
+        """Ask with a key of ours; return the status and the body. Raises one of LOST."""
         settings = self._entry.settings
         headers = [(b"host", b"localhost")]
         for key in (*settings.admin_keys, *settings.keys)[:1]:
             headers.append((b"authorization", f"Bearer {key}".encode()))
-        async with asyncio.timeout(_ANSWER_S):
-            answer = await self.send("GET", path.encode(), headers, b"")
-            async with contextlib.aclosing(answer):
-                return answer.status, b"".join([chunk async for chunk in answer.aiter_stream()])
+        async with asyncio.timeout(_ANSWER_S), self.connections.ask("GET", path.encode(), headers) as answer:
+            return answer.status, b"".join([chunk async for chunk in answer.chunks()])
 
     async def _list(self, path: str, field: str) -> list[dict[str, Any]]:
         """Return the objects of a list; [] without one."""
-        with contextlib.suppress(*LOST, TimeoutError, ValueError, LookupError):
+        with contextlib.suppress(*LOST, ValueError, LookupError):
             return list(json.loads((await self.get(path))[1])[field])
         return []
