@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
 
+from ....engine.errors import InvalidRequestError
 from ... import package_version
 from ...api.guards import guards
 from ...extension import Extensions
@@ -25,7 +26,7 @@ from ...server_settings import ServerSettings
 from .forward import Forward
 from .listing import anthropic_entry, ollama_entry, openai_entries, running_entry
 from .router import Router
-from .turns import READY
+from .turns import READY, UNLOADED, UNLOADING
 
 
 def build_app(router: Router, settings: ServerSettings) -> Starlette:
@@ -66,10 +67,15 @@ class _Routes:
             Route("/models", self._models),
             Route("/models/load", self._steer, methods=["POST"]),
             Route("/models/unload", self._steer, methods=["POST"]),
+            Route("/sleep", self._steer, methods=["POST"]),
+            Route("/wake_up", self._steer, methods=["POST"]),
+            Route("/is_sleeping", self._is_sleeping),
             Route("/metrics", self._metrics),
         ]
         if getattr(self._settings, "ollama_api", False):
             own += [Route("/api/tags", self._tags), Route("/api/ps", self._ps)]
+            changes = {"create": "POST", "copy": "POST", "push": "POST", "delete": "DELETE"}
+            own += [Route(f"/api/{verb}", self._refuse, methods=[method]) for verb, method in changes.items()]
         return [*own, Route("/{path:path}", forward)]
 
     async def _health(self, request: Request) -> Response:
@@ -107,15 +113,34 @@ class _Routes:
         entries = [running_entry(entry, turns[entry.name], started=self._started, now=now) for entry in ready]
         return JsonResponse({"models": entries})
 
+    async def _refuse(self, request: Request) -> Response:
+        """Refuse Ollama's changes of the list of models. Raises InvalidRequestError."""
+        verb = request.url.path.rpartition("/")[2]
+        way_out = "start it with others, or give one a name and settings by --model-settings"
+        raise InvalidRequestError(f"{verb} is not supported: this server has the models of its start; {way_out}")
+
     async def _steer(self, request: Request) -> Response:
         """Load or unload a model, for an admin. Raises PermissionDeniedError, ModelNotFoundError."""
         is_admin = request.scope[CALLER].is_admin
         if not is_admin or not (self._has_keys or self._settings.admin_keys or self._settings.is_local):
             raise PermissionDeniedError
-        fields = await read_json(request, max_bytes=self._settings.max_body_bytes)
-        name = self._router.catalog.named(str(fields.get("model", ""))).name
-        (self._router.want if request.url.path.endswith("/load") else self._router.dismiss)(name)
+        path = request.url.path
+        if path.startswith("/models/"):
+            fields = await read_json(request, max_bytes=self._settings.max_body_bytes)
+            name = self._router.catalog.named(str(fields.get("model", ""))).name
+        else:
+            name = self._name_in_query(request)
+        (self._router.want if path in ("/models/load", "/wake_up") else self._router.dismiss)(name)
         return JsonResponse({"success": True, "model": name, "state": self._router.turns.models[name].state})
+
+    async def _is_sleeping(self, request: Request) -> Response:
+        state = self._router.turns.models[self._name_in_query(request)].state
+        return JsonResponse({"is_sleeping": state in (UNLOADED, UNLOADING)})
+
+    def _name_in_query(self, request: Request) -> str:
+        """Return the model that a request without a body is for. Raises ModelNotFoundError."""
+        catalog, name = self._router.catalog, request.query_params.get("model")
+        return (catalog.default if name is None else catalog.named(name)).name
 
     async def _metrics(self, request: Request) -> Response:
         if not request.scope[CALLER].may_read_sums:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ....engine.errors import InvalidRequestError
 from ...http.disconnect import unless_disconnected
 from ...http.errors import REQUEST_ID, NotReadyError
 from ...http.json_body import DEADLINE_S, read_body
@@ -57,6 +58,8 @@ class Forward:
             self._router.dismiss(destination.entry.name)
             await JsonResponse(unloaded_answer(destination.entry.name, path))(scope, receive, send)
             return
+        if request.query_params.get("autoload") == "false" and self._router.process_of(destination.entry.name) is None:
+            raise InvalidRequestError(f"model {destination.entry.name} is not loaded, and autoload is false")
         exchange = _Exchange(request, send, body)
         await unless_disconnected(receive, self._answer(exchange, destination))
         if keep_alive is not None and keep_alive > 0:

@@ -8,18 +8,21 @@ from typing import Any
 from ... import package_version
 from ...http.keys import digest
 from .catalog import Entry
-from .turns import READY, UNLOADED, ModelTurn
+from .turns import READY, UNLOADED, UNLOADING, ModelTurn
 
 _NEVER = "9999-12-31T23:59:59Z"
-_STATES = {READY: "loaded"}  # llama.cpp's word
+_STATES = {READY: "loaded"}
+_LLAMA_CPPS = {READY: "loaded", UNLOADING: "loaded"}  # words of llama.cpp's router, which has no other for the latter
 
 
 def openai_entries(entry: Entry, turn: ModelTurn, *, fault: str | None, created: float) -> list[dict[str, Any]]:
     """Describe a model, and its adapters once it has been loaded."""
-    state = "failed" if fault is not None and turn.state == UNLOADED else _STATES.get(turn.state, turn.state)
+    has_failed = fault is not None and turn.state == UNLOADED
+    state = "failed" if has_failed else _STATES.get(turn.state, turn.state)
+    status = {"value": _LLAMA_CPPS.get(turn.state, turn.state), "args": [], **({"failed": True} if has_failed else {})}
     about = {
         "state": state,
-        "status": {"value": state, "failed": state == "failed"},
+        "status": status,
         "num_running": turn.num_running,
         "num_waiting": len(turn.waiting),
         **({} if fault is None else {"fault": fault}),
