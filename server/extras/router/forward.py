@@ -60,11 +60,11 @@ class Forward:
             return
         if request.query_params.get("autoload") == "false" and self._router.process_of(destination.entry.name) is None:
             raise InvalidRequestError(f"model {destination.entry.name} is not loaded, and autoload is false")
-        exchange = _Exchange(request, send, body)
-        await unless_disconnected(receive, self._answer(exchange, destination))
         if keep_alive is not None and keep_alive > 0:
             self._router.keep(destination.entry.name, keep_alive if keep_alive < float("inf") else None)
-        elif keep_alive == 0:
+        exchange = _Exchange(request, send, body)
+        await unless_disconnected(receive, self._answer(exchange, destination))
+        if keep_alive == 0:
             self._router.dismiss(destination.entry.name)
 
     async def _answer(self, exchange: "_Exchange", destination: Destination) -> None:

@@ -57,12 +57,13 @@ def ollama_entry(entry: Entry, *, started: float) -> dict[str, Any]:
 
 def running_entry(entry: Entry, turn: ModelTurn, *, started: float, now: float) -> dict[str, Any]:
     """Describe a model of /api/ps. `now`: the clock of turns."""
-    is_idle = turn.num_running == 0 and not turn.is_pinned and turn.idle_s is not None
-    left_s = max(0.0, turn.last_used + (turn.idle_s or 0.0) - now)
+    may_leave = not turn.is_pinned and turn.idle_s is not None
+    last_used = now if turn.num_running else turn.last_used
+    left_s = max(0.0, last_used + (turn.idle_s or 0.0) - now)
     known: Mapping[str, Any] = next(iter(entry.listed.get("ollama", ())), {})
     return {
         **ollama_entry(entry, started=started),
-        "expires_at": timestamp(time.time() + left_s) if is_idle else _NEVER,
+        "expires_at": timestamp(time.time() + left_s) if may_leave else _NEVER,
         "size_vram": known.get("size_vram", 0),
         "context_length": known.get("context_length", 0),
     }
