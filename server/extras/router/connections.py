@@ -94,7 +94,7 @@ class Connections:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """Return the head of the answer, after those that say the server is at work."""
+    """Return the head of the answer, past heads of status 1xx: they only say that the server is at work."""
     while (head := await reader.readuntil(b"\r\n\r\n"))[9:10] == b"1":
         pass
     return head
