@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.response_middleware import answer_headers, listed
@@ -94,6 +95,16 @@ def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Res
     return stream(jobs, writer, on_disconnect=lambda: service.abort(*owned), headers=headers)
 
 
+def _check_beginning(chat: Chat, params: SamplingParams) -> None:
+    """Refuse to begin a JSON value within one that the last message has begun: the whole would be no JSON."""
+    outputs = params.structured_outputs
+    is_json = outputs is not None and outputs.kind in ("json", "json_object")
+    begun = str(chat.messages[-1].get("content", "")).lstrip() if chat.continue_final_message else ""
+    if is_json and begun.startswith(("{", "[")):
+        reason = "the last message has begun a JSON value, and the format would begin another; leave the beginning out"
+        raise InvalidRequestError(reason, param="messages")
+
+
 async def chat_generation(
     service: Service,
     chat: Chat,
@@ -108,6 +119,7 @@ async def chat_generation(
 
     `prompt_token_ids`: the prompt, in place of the text that the template makes.
     """
+    _check_beginning(chat, params)
     text, answer = await chat_prompt(service, chat)
     prompt: Prompt = text if add_special_tokens else rendered(text)
     generation = Generation(

@@ -261,6 +261,14 @@ async def test_a_message_is_gone_on_with(client, served):
     assert bytes(plain["tokens"]).decode().endswith("assistant: It <think>was\n.")
 
 
+@pytest.mark.parametrize(("begun", "status"), [('{"a":', 400), ("[", 400), ("Here is the JSON: ", 200)])
+async def test_a_json_value_is_not_begun_twice(served, begun, status):
+    body = {"messages": [*MESSAGES, {"role": "assistant", "content": begun}], "continue_final_message": True}
+    answer = await served.client.post("/v1/chat/completions", json={**body, "response_format": {"type": "json_object"}})
+    assert answer.status_code == status, answer.text
+    assert (await served.client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize("settings", [Settings(tool_call_parser="llama3_json", reasoning_parser="none")])
 async def test_the_parsers_can_be_named(client, served):
     served.engine.script = ['{"name": "weather", ', '"parameters": ', ROME, "}; ", '{"name": "time"}']
