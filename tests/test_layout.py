@@ -52,11 +52,11 @@ LARGER = {
     "engine/extras/disk_cache": (1016, "an index, a writer and block managers that survive a crash"),
     "engine/extras/inspection": (560, "words for each decision of the scheduler"),
     "engine/extras/lora": (625, "adapters come, go and are read again while requests run"),
-    "engine/extras/pooling": (950, "encoders are models of their own"),
+    "engine/extras/pooling": (955, "encoders are models of their own"),
     "engine/extras/receipts": (669, "a canonical form and a verifier"),
     "engine/extras/simulation": (748, "recordings, their replay and their pictures"),
     "engine/extras/spec_decode": (1120, "four drafters and their settings"),
-    "server/api/chat": (929, "conversations, tools and checks of answers, for all dialects"),
+    "server/api/chat": (935, "conversations, tools and checks of answers, for all dialects"),
     "server/apis/openai": (756, "the API that most clients use, and chats that are kept"),
     "server/apis/responses": (765, "a dialect with items, events and stored answers"),
     "server/extras/fronts": (1000, "a link, the engine's process, a mirror of its core, requests that outlive a kill"),
@@ -66,7 +66,7 @@ LARGER = {
     "server/results/durable": (1720, "a store that no kill -9 may cost a result, both stores' statements, copies"),
     "server/results/shared": (693, "leases and takeover between servers"),
 }
-ALL_PYTHON = 57045
+ALL_PYTHON = 57060
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 # Modules that are imported after asking if the extra that they need is there.
 ASK_FIRST = {"splitfuse.server.apis.ollama.embedding"}

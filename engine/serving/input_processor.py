@@ -227,11 +227,8 @@ class InputProcessor:
             raise self._too_long(f"at least {num_tokens}", params)
 
     def check_chars(self, text: str, *, param: str) -> None:
-        """Raise if a text is too long to be tokenized, whether or not all of it is kept."""
-        most = max(_MAX_CHARS, _CHARS_PER_TOKEN * self._capacity.num_tokens)
-        if len(text) > most:
-            reason = f"{param} has {len(text)} characters, and at most {most} are tokenized at once; send less"
-            raise ContextLengthError(reason, param=param)
+        """Like the function."""
+        check_chars(text, num_tokens=self._capacity.num_tokens, param=param)
 
     def _token_ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         name, has_special_tokens = params.name_of("prompt"), False
@@ -321,6 +318,14 @@ def length_of(prompt: Prompt) -> int:
     """Return the number of characters or ids; 0 for a value that is no prompt."""
     content = _content(prompt)
     return len(content) if isinstance(content, (str, list, tuple)) else 0
+
+
+def check_chars(text: str, *, num_tokens: int, param: str) -> None:
+    """Raise if a text is too long to be tokenized for so many tokens, whether or not all of it is kept."""
+    most = max(_MAX_CHARS, _CHARS_PER_TOKEN * num_tokens)
+    if len(text) > most:
+        reason = f"{param} has {len(text)} characters, and at most {most} are tokenized at once; send less"
+        raise ContextLengthError(reason, param=param)
 
 
 def text_of(prompt: Prompt) -> str | None:

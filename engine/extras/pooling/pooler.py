@@ -19,6 +19,7 @@ from ...errors import ConfigError, ContextLengthError, InvalidRequestError
 from ...execution.runner.model_runner import ModelRunner
 from ...language.text.tokenizer import Tokenizer
 from ...serving.engine_part import EnginePart
+from ...serving.input_processor import check_chars
 from . import PoolingSettings
 from .heads import Head, chain, normalized, sigmoid, softmax
 from .model_files import ModelFiles, read_model_files
@@ -258,6 +259,7 @@ class Pooler(EnginePart):
         # A text that is too long by its length alone is refused, or cut, before it is tokenized.
         for text in texts:
             longest = text if isinstance(text, str) else text[1]
+            check_chars(longest, num_tokens=limit, param="input")
             if (least := tokenizer.length_bound.min_tokens(longest)) > limit and params.truncate_prompt_tokens is None:
                 raise self._too_long(least, "at least ")
         encodings = tokenizer.encode_batch(texts, add_special_tokens=params.add_special_tokens)

@@ -350,6 +350,8 @@ def test_long_inputs(name: str, tmp_path: Path) -> None:
     (cut,) = llm.embed("ab" + "x" * 90, PoolingParams(truncate_prompt_tokens=10))
     assert cut.prompt_token_ids == llm.get_tokenizer().encode("ab" + "x" * 6)  # special tokens stay at both ends
     assert len(llm.embed("x" * 90, PoolingParams(truncate_prompt_tokens=-1))[0].prompt_token_ids) == limit
+    with pytest.raises(ContextLengthError, match="at most 524288 are tokenized at once"):
+        llm.embed("x" * 600_000, PoolingParams(truncate_prompt_tokens=-1))
 
 
 def test_token_states(tmp_path: Path, rng: random.Random) -> None:

@@ -136,7 +136,7 @@ def test_a_text_is_not_tokenized_for_nothing(server: ServerProcess, path: str) -
 
 
 POOLING = "server/apis/embeddings"
-UNLISTED = {"/api/embed": {"input": ["x"] * 2048}, "/api/embeddings": {"prompt": "x" * 10**5}}
+UNLISTED = {"/api/embed": {"input": ["x"] * 2048}, "/api/embeddings": {"prompt": "x" * 10**6}}
 REST = {
     **dict.fromkeys(UNLISTED, "sent to a model that pools"),
     "/v1/files": "bytes of uploads have their tests: behaviour/test_greedy_keys.py, results/batches/test_form.py",
