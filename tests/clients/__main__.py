@@ -47,10 +47,12 @@ def main() -> int:
         clients = [client for client in chosen if client.kind == kind]
         if not clients:
             continue
-        is_scripted, pools = kind
+        is_scripted, pools, has_several = kind
         with ExitStack() as stack:
             args = ("--api-key", KEY, *(POOLING if pools else ()))
             args, served = ((*args, *SCRIPTED), models[:1]) if is_scripted else (args, models)
+            if has_several:
+                args, served = (*models[1:], *args), models[:1]
             urls = {model: _served(stack, model, *args) for model in served}
             for client in clients:
                 cells, held = _run(client, urls, verbose=asked.verbose)

@@ -20,12 +20,13 @@ class Client:
     requirements: tuple[str, ...]
     pools: bool = False  # True: on the models with --pooler-config, for packages that embed
     is_scripted: bool = False  # True: on the demo model with the extension of site/, which says what a script says
+    has_several: bool = False  # True: on one server of all models, with a place for one
     family: str = ""  # folder of clients with equal requirements; without it the client's own
 
     @property
-    def kind(self) -> tuple[bool, bool]:
+    def kind(self) -> tuple[bool, bool, bool]:
         """Kind of server; clients of one kind share theirs."""
-        return (self.is_scripted, self.pools)
+        return (self.is_scripted, self.pools, self.has_several)
 
     @property
     def is_node(self) -> bool:
