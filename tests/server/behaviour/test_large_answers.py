@@ -243,7 +243,7 @@ async def test_beyond_its_memory_nothing_is_shared(served, num_slices):
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
     head = Head(id="i", model="m", created=1, fingerprint="f")
-    more = {"shown": Shown(), "answer": AnswerFormat()}
+    more = {"shown": Shown(), "answer": AnswerFormat(), "own_text": None}
     if kind is CompletionResponseBuilder:
         more = {"shown": Shown(), "echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
     builder = kind(head, lambda token_id: ShownToken(chr(token_id) * 2, 2 * chr(token_id).encode()), **more)
