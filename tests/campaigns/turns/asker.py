@@ -106,14 +106,21 @@ class Asker:
         while batch["status"] in ("validating", "in_progress", "finalizing"):
             await asyncio.sleep(5 * PAUSE_S)
             batch = await self._sent("GET", f"/v1/batches/{batch['id']}")
-        if batch["output_file_id"] is None:
-            return batch
-        content = await self._sent("GET", f"/v1/files/{batch['output_file_id']}/content", is_json=False)
-        rows = [json.loads(line) for line in content.splitlines()]
-        if sorted(row["custom_id"] for row in rows) != [str(n) for n in range(NUM_LINES)]:
+        rows, failed = [await self._lines_of(batch[name]) for name in ("output_file_id", "error_file_id")]
+        if sorted(row["custom_id"] for row in (*rows, *failed)) != [str(n) for n in range(NUM_LINES)]:
             self.faults.append(f"lines {[row['custom_id'] for row in rows]} of a batch")
+        # A line under which processes die again and again may be the cause.
+        self.faults += [f"a line of a batch: {row}" for row in failed if "interrupted" not in json.dumps(row)]
         texts = {row["response"]["body"]["choices"][0]["text"] for row in rows}
         return texts.pop() if len(texts) == 1 else sorted(texts)
+
+    async def _lines_of(self, file_id: str | None) -> list[Any]:
+        if file_id is None:
+            return []
+        return [
+            json.loads(line)
+            for line in (await self._sent("GET", f"/v1/files/{file_id}/content", is_json=False)).splitlines()
+        ]
 
     async def _result(self, url: str) -> Any:
         while True:
