@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--planted", action="store_true", help="run servers with a bug each, which must be found")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    asked = [Asked(row, body(row, seed=number)) for number, row in enumerate(covering(REQUEST, rng))]
+    first = {name: next(iter(values)) for name, values in REQUEST.items()}
+    drawn = [first | {"door": door, "n": "3", "temperature": "1"} for door in REQUEST["door"]]  # in no pair alone
+    asked = [Asked(row, body(row, seed=number)) for number, row in enumerate([*covering(REQUEST, rng), *drawn])]
     with Files() as files:
         if options.planted:
             return _planted(asked, files, seconds=options.seconds / len(PLANTED), seed=options.seed)
