@@ -220,7 +220,7 @@ class Turns:
 
     @staticmethod
     def _unload_after(model: ModelTurn, seconds: float, plan: Plan, now: float, *, most_jobs: float = 0) -> None:
-        """Unload a model without requests that was used last so long ago, once it is known to have no more jobs."""
+        """Unload a model that was used last so long ago, once it has no requests and at most so many known jobs."""
         if (end := model.last_used + seconds) > now:
             plan.wake_at = min(plan.wake_at, end)
         elif model.num_jobs is not None and model.num_jobs <= most_jobs:
