@@ -39,6 +39,7 @@ class CallReader:
         self._arguments = ""  # text that has not come out yet
         self._is_object = False  # True: the arguments' text comes out as it comes in
         self._has_arguments = False  # True if they are whole
+        self._num_begun = 0  # characters of the unread text that may begin a value
         self.is_over = False
         self.is_call = False  # True once a call has come out; a reader that is over without one read something else
 
@@ -47,12 +48,15 @@ class CallReader:
         parts: list[AnswerPart] = []
         while text and not self.is_over:
             if self._key is None:
+                before, self._num_begun = self._num_begun, len(text)
+                if before and text[before:].isspace():  # else each of many spaces would read all before it again
+                    break
                 found = _BEFORE_VALUE.match(text)
                 is_right = self._is_first or not text.lstrip().startswith("{")  # a comma stands before later entries
                 if found is None or not is_right:
                     self.is_over = not (is_right and _BEGUN.fullmatch(text))
                     break
-                self._is_first = False
+                self._is_first, self._num_begun = False, 0
                 text = text[found.end() :]
                 self._begin(found[1])
             else:

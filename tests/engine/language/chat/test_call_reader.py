@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from answer_pieces import call, content, read_in_pieces, reasoning
 from splitfuse.engine.language.chat.answer_parser import AnswerParser
 from splitfuse.engine.language.chat.answer_parts import AnswerPart, Reader, read_whole
 from splitfuse.engine.language.chat.call_formats import CALL_FORMATS, call_syntax, declared_format
+from splitfuse.engine.language.chat.json_call import CallReader
 
 PARAMETERS = {
     "properties": {
@@ -471,3 +473,14 @@ def test_a_fence_whose_arguments_do_not_fit_is_text() -> None:
     for read in (read_whole, read_in_pieces):
         assert read(AnswerParser(CALL_FORMATS["hermes"], None, TOOLS, fits=fits), text) == [content(text)]
         assert len(read(AnswerParser(CALL_FORMATS["hermes"], None, TOOLS), text)) == 4
+
+
+def test_white_space_without_end_costs_each_piece_alike() -> None:
+    """Read in 0.02 s of processor time; 6.2 s where each space reads all before it again."""
+    reader, text, parts = CallReader(0), '{"name": "f", ', list[AnswerPart]()
+    start = time.process_time()
+    for piece in [*" " * 32_000, '"arguments"', ": {}", "}"]:
+        new, text = reader.read(text + piece)
+        parts += new
+    assert time.process_time() - start < 2
+    assert ("".join(part.text for part in parts), reader.is_over) == ("f{}", True)
